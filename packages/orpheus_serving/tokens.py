@@ -1,0 +1,67 @@
+"""Token ids of a speech language model: where the audio codes live, the prompt, and ids back into frames.
+
+    text ids -> prompt_ids() -> [engine] -> token ids -> FrameAssembler -> frames [7] of codes -> [codec]
+
+An Orpheus model writes audio as *frames* of seven tokens. The token in slot `s` with code `c` has the id
+`first_code + codes_per_slot * s + c`, so a token's slot follows from its id alone. That is the whole trick of the
+assembler: it never counts tokens, so a stray or missing one cannot shift what comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLayout:
+    """Where a checkpoint keeps its special ids and audio codes. The defaults are those of Orpheus 3B 0.1.
+
+    Audio ids are `first_code .. last_code`; slot-major, `codes_per_slot` ids a slot, `slots` slots a frame.
+    """
+
+    first_code: int = 128266
+    codes_per_slot: int = 4096
+    slots: int = 7
+    end_of_speech: int = 128258
+    prompt_before: tuple[int, ...] = (128259, 128000)  # start of human turn, begin of text
+    prompt_after: tuple[int, ...] = (128009, 128260, 128261, 128257)  # eot, end of human, start of AI, start of speech
+
+    def __post_init__(self) -> None:
+        for name in ("codes_per_slot", "slots"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"token layout: {name} must be at least 1, got {getattr(self, name)}")
+        special = {self.end_of_speech, *self.prompt_before, *self.prompt_after}
+        clash = sorted(i for i in special if i < 0 or self.is_code(i))
+        if clash:
+            raise ValueError(f"token layout: special ids {clash} are negative or fall among the audio codes")
+
+    @property
+    def last_code(self) -> int:
+        return self.first_code + self.slots * self.codes_per_slot - 1
+
+    def is_code(self, token: int) -> bool:
+        return self.first_code <= token <= self.last_code
+
+    def slot(self, token: int) -> int:
+        """Slot (0-based) of an audio id; only meaningful where `is_code` holds."""
+        return (token - self.first_code) // self.codes_per_slot
+
+    def code(self, token: int) -> int:
+        """Code (0 .. codes_per_slot - 1) of an audio id; only meaningful where `is_code` holds."""
+        return (token - self.first_code) % self.codes_per_slot
+
+    def token(self, slot: int, code: int) -> int:
+        """The id of a code in a slot. Raises ValueError for a slot or code out of range (4096 is not a code)."""
+        if not 0 <= slot < self.slots or not 0 <= code < self.codes_per_slot:
+            raise ValueError(f"slot {slot}, code {code}: outside {self.slots} slots of {self.codes_per_slot} codes")
+        return self.first_code + self.codes_per_slot * slot + code
+
+    def frame_tokens(self, codes: Sequence[int]) -> list[int]:
+        """The ids of one frame given its codes in slot order."""
+        if len(codes) != self.slots:
+            raise ValueError(f"a frame has {self.slots} codes, got {len(codes)}")
+        return [self.token(slot, code) for slot, code in enumerate(codes)]
+
+    def prompt_ids(self, text_ids: Sequence[int]) -> list[int]:
+        return [*self.prompt_before, *text_ids, *self.prompt_after]
