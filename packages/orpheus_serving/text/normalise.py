@@ -1,0 +1,84 @@
+"""Text as people write it, into text that a speech model may be given.
+
+    clean    any str -> sayable characters -> markup out -> one line, tidy punctuation
+    spoken   clean -> English words for numbers, money, times, symbols -> letters and `. , ! ? ' -` only
+
+`clean` suits a real Orpheus checkpoint, whose language model reads numbers itself. `spoken` is for a small model that
+knows characters and little else. Both are idempotent, linear in the length, and accept every `str`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Literal
+
+from .characters import sayable
+from .markup import strip_markup, tag_names
+
+Level = Literal["clean", "spoken"]
+
+_SPACES = re.compile(r"\s+")
+_BULLET = re.compile(r"\n(?:[-*+] |(?=\d{1,3}[.)] ))")
+_RUN = re.compile(r"( ?)([!?.,]++(?: [!?.,]++(?= |$))*+)(?=(.?))")
+_ENDS = ".!?,;:-\u3002\uff01\uff1f\u2026\uff0c\u3001\uff1b\uff1a\u061f\u06d4\u0964"
+
+
+def normalise(text: str, level: Level = "clean", tags: Collection[str] = ()) -> str:
+    """`text` on one line, safe to put into a prompt; see the module for the two levels.
+
+    `tags` are the emotion tags that the model knows (`laugh` or `<laugh>`): those stay, as `<laugh>`; all other markup
+    and every spelling of a control token goes. The result may be empty: ask `speakable` first.
+    """
+    names = tag_names(tags)
+    return _clean(text, names)
+
+
+def speakable(text: str, tags: Collection[str] = ()) -> bool:
+    """Whether anything of `text` would be heard: a letter or digit of any script, or one of the tags."""
+    return any(char.isalnum() for char in _clean(text, tag_names(tags)))
+
+
+def _clean(text: str, names: frozenset[str]) -> str:
+    text = _SPACES.sub(_space, sayable(text))
+    text = _SPACES.sub(_space, strip_markup(text, names))
+    text = _punctuate(_join_lines(text.strip()))
+    # Where a bracket or a mark lost its neighbour, letters may have met marks: compose them.
+    return sayable(text)
+
+
+def _space(run: re.Match[str]) -> str:
+    """A run of white space as one space, one line break, or one empty line."""
+    return "\n" * min(run[0].count("\n"), 2) or " "
+
+
+def _join_lines(text: str) -> str:
+    """Paragraphs become sentences, list items too, and other line breaks spaces."""
+    text = _BULLET.sub("\n\n", text)
+    first, *rest = text.split("\n\n")
+    out = [first.replace("\n", " ")]
+    for part in rest:
+        end = out[-1].rstrip(" \"')]}")[-1:]
+        if end and end not in _ENDS:
+            out.append(".")
+        out.append(" " + part.replace("\n", " "))
+    return "".join(out)
+
+
+def _punctuate(text: str) -> str:
+    """Collapse runs of stops, commas and marks, and take away the space in front of them."""
+    text = _RUN.sub(_collapse, _SPACES.sub(" ", text))
+    return re.sub(r"^[!?.,]+ ", "", text.strip()).strip()
+
+
+def _collapse(run: re.Match[str]) -> str:
+    space, marks, after = run[1], run[2].replace(" ", ""), run[3]
+    if "?" in marks:
+        marks = "?!" if "!" in marks else "?"
+    elif "!" in marks:
+        marks = "!"
+    elif marks.count(".") >= 3:
+        marks = "..."
+    elif marks != ".,":
+        marks = "." if "." in marks else ","
+    return (space if after.strip() else "") + marks
