@@ -25,23 +25,26 @@ _STOPS = ("!", "?", "\u061f", "\u06d4", "\u0964", "\u0965", "\u3002", "\uff01", 
 _COMMAS = (",", ";", ":", "\u2013", "\u2014", "\u060c", "\u061b", "\uff0c", "\u3001", "\uff1b", "\uff1a")
 _DASHES = frozenset({"-", "--", "\u2013", "\u2014"})
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Always tied to what follows.
-_TIED = frozenset(
+_TIED = _words(
     "dr mr mrs ms mx messrs prof st ste mt ft gen sen rep gov pres capt cmdr lt col maj sgt cpl rev hon fr sra srta "
-    "vs cf viz approx est dept univ e.g i.e eg ie".split()
+    "vs cf viz approx est dept univ e.g i.e eg ie"
 )
 # Tied to a number that follows; otherwise they end the sentence ("No. I will not.").
-_TIED_TO_NUMBER = frozenset(
-    "no nos nr p pp vol vols ch sec fig figs eq art par tel ext ca jan feb mar apr jun jul aug sep sept oct nov dec".split()
+_TIED_TO_NUMBER = _words(
+    "no nos nr p pp vol vols ch sec fig figs eq art par tel ext ca jan feb mar apr jun jul aug sep sept oct nov dec"
 )
 # May end a sentence: they do where a word follows that rarely stands inside one with a capital.
-_MAY_END = frozenset(
-    "etc inc ltd co corp llc bros jr sr esq al am pm a.m p.m ph.d m.d b.a m.a b.c a.d c.e ave blvd rd".split()
-)
-_STARTERS = frozenset(
+_MAY_END = _words("etc inc ltd co corp llc bros jr sr esq al am pm a.m p.m ph.d m.d b.a m.a b.c a.d c.e ave blvd rd")
+STARTERS = _words(
     "the a an this that these those it he she we they you i my your his her our their its there here and but so or if "
     "when while then now in on at for from with after before as what who where why how please thanks yes no not "
-    "however also let do does did is are was were can could would will should".split()
+    "however also let do does did is are was were can could would will should"
 )
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 _LIST_NUMBER = re.compile(r"\d{1,3}")
@@ -86,7 +89,9 @@ class UnitScanner:
         self.longest = longest
         self._names = tag_names(tags)
         self._reach = max([LONGEST_TIE, *(len(name) + 2 for name in self._names)])
-        self._tag = re.compile("|".join(rf"<\s*{re.escape(n)}\s*>" for n in sorted(self._names)) or r"(?!)", re.I)
+        spelled = "|".join(rf"<\s*{re.escape(name)}\s*>" for name in sorted(self._names)) or "(?!)"
+        self._tag = re.compile(spelled, re.IGNORECASE)
+        self._last_tag = re.compile(rf"(?:{spelled})\Z", re.IGNORECASE)
         self._starts = {name[:n] for name in self._names for n in range(len(name) + 1)}
         self.reset()
 
@@ -95,6 +100,7 @@ class UnitScanner:
         self._tied_length = 0
         self._word: list[str] = []  # the word being read
         self._space: list[str] = []  # white space behind it
+        self._lines = 0  # line breaks in it
         self._ending = _Ending.PLAIN  # of the word, once there is white space behind it
         self._held: tuple[str, str, _Ending] | None = None  # a word whose boundary depends on the next word
         self._cjk: Strength | None = None  # the boundary behind the last character, in text without spaces
@@ -109,8 +115,10 @@ class UnitScanner:
     def push(self, text: str) -> Iterator[Unit]:
         """Units that are certain now. Read them all: the text is scanned as they are taken."""
         for char in text:
-            if char.isspace() and not (self._maybe_tag is not None and self._extends_tag(" ")):
-                if self._word:
+            if char.isspace():
+                if self._maybe_tag is not None and self._extends_tag(" "):
+                    self._word.append(char)
+                elif self._word:
                     yield from self._read_space(char)
             else:
                 if self._space:
@@ -140,7 +148,8 @@ class UnitScanner:
             self._ending = _classify(self._trimmed_word(), self._at_start)
             self._maybe_tag = None
         self._space.append(char)
-        if self._ending is _Ending.STOP or self._space.count("\n") >= 2:
+        self._lines += char == "\n"
+        if self._ending is _Ending.STOP or self._lines >= 2:
             yield from self._end_word(Strength.SENTENCE)
 
     def _read(self, char: str) -> Iterator[Unit]:
@@ -157,7 +166,7 @@ class UnitScanner:
             self._maybe_tag = None
         if self._held and (strength := self._early_strength(char)) is not None:
             yield from self._release_held(strength)
-        if len(self._word) > self.longest + self._reach:
+        if len(self._word) > self.longest + 2 * self._reach:
             yield from self._settle_held("".join(self._word))
             yield from self._cut_word()
 
@@ -170,20 +179,19 @@ class UnitScanner:
         if name not in self._starts:
             return False
         read.append(char)
-        if char == " ":
-            self._word.append(char)
         return True
 
     # One word
 
     def _end_word(self, strength: Strength | None) -> Iterator[Unit]:
         """The word is over. Without a strength, its boundary depends on the word that follows."""
-        while len(self._word) > self.longest and self._can_cut():
+        yield from self._settle_held("".join(self._word))
+        while len(self._word) > self.longest and self._cut_point() < len(self._word):
             yield from self._cut_word()
         word, space = "".join(self._word), "".join(self._space)
         ending = self._ending
         self._word, self._space, self._cjk, self._maybe_tag = [], [], None, None
-        self._ending = _Ending.PLAIN
+        self._ending, self._lines = _Ending.PLAIN, 0
         if strength is None:
             self._held = (word, space, ending)
         elif ending is _Ending.TIED and strength < Strength.SENTENCE:
@@ -194,17 +202,13 @@ class UnitScanner:
     def _strength_before(self, char: str) -> Strength | None:
         """The boundary between the word that ended and `char`, if that is enough to tell."""
         ending = self._ending
-        if (
-            ending is _Ending.CLAUSE
-            or self._cjk is Strength.CLAUSE
-            or (ending is _Ending.PLAIN and "\n" in self._space)
-        ):
+        if ending is _Ending.CLAUSE or self._cjk or (ending is _Ending.PLAIN and self._lines):
             return Strength.CLAUSE
         if ending in (_Ending.PLAIN, _Ending.TIED):
             return Strength.SPACE
         return None
 
-    def _early_strength(self, char: str) -> Strength | None | _Ending:
+    def _early_strength(self, char: str) -> Strength | _Ending | None:
         """What the next word's characters so far say about the held boundary."""
         assert self._held is not None
         ending = self._held[2]
@@ -213,8 +217,6 @@ class UnitScanner:
         if ending is _Ending.SOFT_STOP:
             return Strength.CLAUSE if char.islower() else Strength.SENTENCE
         if ending is _Ending.TIED_TO_NUMBER:
-            if len(self._word) > 1 and self._word[0] not in _OPENERS:
-                return None
             return _Ending.TIED if char.isdigit() else Strength.SPACE if char.islower() else Strength.SENTENCE
         return None
 
@@ -224,7 +226,7 @@ class UnitScanner:
             return
         ending = self._held[2]
         word = following.strip(_OPENERS + _CLOSERS + ".,!?;:")
-        starts = word.lower() in _STARTERS and word[:1].isupper()
+        starts = word.lower() in STARTERS and word[:1].isupper()
         if ending is _Ending.SOFT_STOP or starts:
             yield from self._release_held(Strength.SENTENCE)
         elif ending is _Ending.INITIALS:
@@ -258,16 +260,11 @@ class UnitScanner:
     def _trimmed_word(self) -> str:
         """The word as far as its ending matters: the last characters, without tags behind its punctuation."""
         word = "".join(self._word[-self._reach - LONGEST_TIE :])
-        while (tag := self._tag.search(word, max(0, len(word) - self._reach))) and tag.end() == len(
-            word
-        ) > tag.start() > 0:
+        while (tag := self._last_tag.search(word, max(0, len(word) - self._reach))) and tag.start() > 0:
             word = word[: tag.start()]
         return word
 
     # A word that is too long
-
-    def _can_cut(self) -> bool:
-        return 0 < self._cut_point() < len(self._word)
 
     def _cut_word(self) -> Iterator[Unit]:
         point = self._cut_point()
@@ -277,7 +274,7 @@ class UnitScanner:
 
     def _cut_point(self) -> int:
         """Where to cut the word: near `longest`, best between letters, never inside a tag or a character."""
-        text = "".join(self._word[: self.longest + self._reach + 1])
+        text = "".join(self._word[: self.longest + 2 * self._reach])
         tags = [found.span() for found in self._tag.finditer(text)]
 
         def whole(point: int) -> bool:
@@ -285,10 +282,11 @@ class UnitScanner:
 
         near = [
             *range(min(self.longest, len(text) - 1), max(0, self.longest - self._reach), -1),
-            *range(self.longest + 1, len(text)),
+            *range(self.longest + 1, min(self.longest + self._reach, len(text))),
         ]
+        starts = {a for a, _ in tags}
         for point in near:
-            if _is_good_cut(text, point) and whole(point):
+            if (point in starts or _is_good_cut(text, point)) and whole(point):
                 return point
         return next(filter(whole, near), len(text))
 
