@@ -56,7 +56,7 @@ def build_noise_lm(
     head_dim: int | None = None,
     mlp: int = 128,
     tied: bool = True,
-    max_positions: int = 8192,
+    max_positions: int = 16384,
     rope_scaling: dict[str, Any] | None = None,
 ) -> Path:
     """Write a random Llama checkpoint in Hugging Face format, with `speech.json` beside it; returns the folder.
