@@ -42,7 +42,7 @@ _FOLD = str.maketrans(
         **{"\u00b2": " squared", "\u00b3": " cubed", "\u2044": "/", "\u2103": "\u00b0C", "\u2109": "\u00b0F"},
         **{"\u3002": ".", "\uff01": "!", "\uff1f": "?", "\uff0c": ",", "\u3001": ",", "\u061f": "?", "\u0964": "."},
         **dict.fromkeys("\u2122\u00a9\u00ae", " "),
-        **dict.fromkeys(range(0xFDF0, 0xFDFE), " "),  # Arabic phrases that would grow eighteenfold
+        **dict.fromkeys(map(chr, range(0xFDF0, 0xFDFE)), " "),  # Arabic phrases that would grow eighteenfold
     }
 )
 _VULGAR = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])")
