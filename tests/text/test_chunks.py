@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
-import time
 import unicodedata
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from linear_time import assert_linear
 
 from orpheus_serving.text.chunks import plan_chunks
 from orpheus_serving.text.incremental import IncrementalChunker
 from orpheus_serving.text.normalise import normalise
 
 TAGS = ("laugh", "deep breath")
-WORDS = """
+_WORDS = """
     a I the cat house extraordinary internationalisation Yes. No. Hello! Why? wait... well, then; (so) "Really?" said
     Dr. Mr. St. e.g. i.e. vs. etc. Inc. U.S. J. R. Tolkien 3.14 1,250.99 $3.50 15:30 3:45 p.m. 1. No. 5 - ... <laugh>
     Hello<laugh> https://example.com/a.b?c=1.5 me@example.com \u4f60\u597d\u3002 \u4eca\u5929\uff0c\u5f88\u597d\uff01
     \u300c\u518d\u89c1\u3002\u300d e\u0301te\u0301 \u0915\u094d\u0937 \U0001f468\u200d\U0001f469 \ud83d\ude00
-""".split()
+"""
+WORDS = _WORDS.split()
 SENTENCES = st.lists(st.sampled_from(WORDS), min_size=1, max_size=30).map(" ".join)
 ANYTHING = st.lists(st.sampled_from([*WORDS, " ", "\n", "\n\n", "<", ">", "<lau", "gh>"]) | st.text(max_size=5)).map(
     "".join
@@ -36,7 +38,7 @@ def stream(text: str, cuts: list[int], first: int, most: int) -> tuple[list[str]
     """Push `text` cut at the given places; returns what came before the flush, and what it gave."""
     chunker = IncrementalChunker(first, most, TAGS)
     places = [0, *sorted({min(cut, len(text)) for cut in cuts}), len(text)]
-    early = [chunk for a, b in zip(places, places[1:], strict=False) for chunk in chunker.push(text[a:b])]
+    early = [chunk for a, b in pairwise(places) for chunk in chunker.push(text[a:b])]
     return early, chunker.flush()
 
 
@@ -145,14 +147,12 @@ def test_a_chunker_is_new_after_a_flush(text: str, limits: tuple[int, int]) -> N
         ("Are you quite sure? Yes.", ["Are you quite sure? Yes."]),
         ("That was so funny <laugh> right?", ["That was so funny", "<laugh> right?"]),
         ("take a <deep breath> and go on now", ["take a <deep breath>", "and go on now"]),
-        ("Hello there - and - so on - -", ["Hello there - and -", "so on - -"]),
+        ("Hello there - and - so on then - -", ["Hello there - and -", "so on then - -"]),
         (
-            "\u4f60\u597d\uff0c\u4e16\u754c\u3002\u4eca\u5929\u5929\u6c14\u5f88\u597d\uff01\u6211\u4eec\u8d70\u5427\uff0c\u53bb\u516c\u56ed\u8d70\u8d70\u3002",
-        )
-        + (
+            "\u4f60\u597d\uff0c\u4e16\u754c\u3002\u4eca\u5929\u5f88\u597d\uff01\u6211\u4eec\u53bb\u516c\u56ed\u8d70\u8d70\uff0c\u4f60\u4eec\u5462\uff1f\u6211\u4eec\u4e5f\u53bb\u8d70\u8d70\uff0c\u597d\u7684\u3002",
             [
-                "\u4f60\u597d\uff0c\u4e16\u754c\u3002\u4eca\u5929\u5929\u6c14\u5f88\u597d\uff01\u6211\u4eec\u8d70\u5427\uff0c",
-                "\u53bb\u516c\u56ed\u8d70\u8d70\u3002",
+                "\u4f60\u597d\uff0c\u4e16\u754c\u3002\u4eca\u5929\u5f88\u597d\uff01",
+                "\u6211\u4eec\u53bb\u516c\u56ed\u8d70\u8d70\uff0c\u4f60\u4eec\u5462\uff1f\u6211\u4eec\u4e5f\u53bb\u8d70\u8d70\uff0c\u597d\u7684\u3002",
             ],
         ),
     ],
@@ -178,9 +178,9 @@ def test_a_long_word_is_cut_and_a_long_tag_is_not() -> None:
 
 @pytest.mark.parametrize(("first", "most"), [(0, 10), (-1, 10), (10, 9)])
 def test_limits_are_checked(first: int, most: int) -> None:
-    with pytest.raises(ValueError, match="first|most"):
+    with pytest.raises(ValueError, match="at least"):
         plan_chunks("Hi.", first=first, most=most)
-    with pytest.raises(ValueError, match="first|most"):
+    with pytest.raises(ValueError, match="at least"):
         IncrementalChunker(first, most)
 
 
@@ -205,8 +205,8 @@ def test_a_sentence_leaves_as_soon_as_it_is_certain() -> None:
 def test_a_limit_is_not_waited_past() -> None:
     chunker = IncrementalChunker(10, 20)
     assert chunker.push("one two ") == []
-    assert chunker.push("thr") == []
-    assert chunker.push("ee") == ["one two"]  # "three" cannot fit any more
+    assert chunker.push("th") == []
+    assert chunker.push("r") == ["one two"]  # "three" cannot fit any more
 
 
 def test_halves_of_a_character_stay_together() -> None:
@@ -239,15 +239,11 @@ HOSTILE = [
 @pytest.mark.parametrize("limits", [(1, 1), (20, 200), (1, 10**6), (10**6, 10**6)])
 @pytest.mark.parametrize("step", [1, 10**6])
 def test_time_is_linear(piece: str, limits: tuple[int, int], step: int) -> None:
-    def seconds(length: int) -> float:
-        text = "x" + piece * (length // len(piece))
-        start = time.perf_counter()
+    def work(text: str) -> None:
         chunker = IncrementalChunker(*limits, TAGS)
+        text = "x" + text
         for at in range(0, len(text), step):
             chunker.push(text[at : at + step])
         chunker.flush()
-        return time.perf_counter() - start
 
-    seconds(200)
-    small = min(seconds(2_000) for _ in range(2))
-    assert seconds(8_000) < 12 * small + 0.02  # linear is 4 times, quadratic 16 times
+    assert_linear(work, piece, 500)

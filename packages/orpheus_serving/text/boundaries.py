@@ -273,7 +273,10 @@ class UnitScanner:
         yield self._unit(text, "", Strength.INSIDE)
 
     def _cut_point(self) -> int:
-        """Where to cut the word: near `longest`, best between letters, never inside a tag or a character."""
+        """Where to cut the word: near `longest`, best between letters, never inside a tag or a character.
+
+        The word's own length where it is better left whole.
+        """
         text = "".join(self._word[: self.longest + 2 * self._reach])
         tags = [found.span() for found in self._tag.finditer(text)]
 
@@ -288,6 +291,8 @@ class UnitScanner:
         for point in near:
             if (point in starts or _is_good_cut(text, point)) and whole(point):
                 return point
+        if len(text) <= LONGEST_TIE:
+            return len(text)  # "3.14" stays whole, whatever the limit
         return next(filter(whole, near), len(text))
 
 
