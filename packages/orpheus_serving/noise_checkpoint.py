@@ -1,9 +1,9 @@
 """A speech language model of random weights: the real file formats, the real code path, no voice.
 
-    build_noise_lm(folder) -> config.json, model.safetensors, tokenizer.json, generation_config.json, speech.json, README.md
+    build_noise_lm(folder) -> config.json, generation_config.json, model.safetensors, tokenizer.json, speech.json, README.md
 
-It exists so that everything around a model (serving, cancelling, batching, the HTTP API) runs and is tested in seconds, before
-or without a download. What comes out of it is noise, and every file that can say so does.
+It exists so that everything around a model (serving, cancelling, batching, the HTTP API) runs and is tested in seconds,
+before or without a download. What comes out of it is noise, and every file that can say so does.
 
 The vocabulary is as small as the formats allow: special ids, printable ASCII, then the audio codes.
 """
@@ -61,8 +61,8 @@ def build_noise_lm(
 ) -> Path:
     """Write a random Llama checkpoint in Hugging Face format, with `speech.json` beside it; returns the folder.
 
-    The same arguments write the same weights. `layout` must leave the ids below 101 to the default tokenizer (special
-    ids and printable ASCII) or to itself. `head_dim` defaults to `hidden / heads`; `rope_scaling` to a `llama3` scaling
+    The same arguments write the same weights. `layout.first_code` must lie above the tokenizer's ids (six special ones
+    and printable ASCII). `head_dim` defaults to `hidden / heads`; `rope_scaling` to a `llama3` scaling
     with the factors of Llama 3.2. Raises ValueError if the layout's codes begin inside the tokenizer's ids.
     """
     folder = Path(folder)
@@ -134,7 +134,7 @@ def build_noise_lm(
 def _random_weights(
     seed: int, vocabulary: int, hidden: int, layers: int, q_width: int, kv_width: int, mlp: int, tied: bool
 ) -> dict[str, torch.Tensor]:
-    """Llama's weights by their Hugging Face names, each scaled so that activations keep their size through the layers."""
+    """Llama's weights by their Hugging Face names, scaled so that activations keep their size through the layers."""
     generator = torch.Generator().manual_seed(seed)
 
     def matrix(out: int, into: int) -> torch.Tensor:

@@ -97,11 +97,10 @@ async def test_cancelling_the_reader_ends_the_request(subject: Engine) -> None:
     assert len(await read(subject, Sampling(14, seed=1))) == 14
 
 
+@pytest.mark.parametrize("make", ["scripted", "transformers"], indirect=True)
 async def test_overlapping_requests_say_what_they_say_alone(make: Make) -> None:
     """Prompts, lengths and settings differ, and there are more requests than rows: some wait in the queue."""
     engine = make()
-    if isinstance(engine, TransformersEngine) and not engine._exact:
-        pytest.skip("promised with exact=True only")
     await engine.start()
     requests = [
         (

@@ -3,22 +3,24 @@
     prompt ids [T] --prefill(row)--> hidden [hidden]        one prompt, alone, into its row of the cache
     last ids [n]   --decode--------> hidden [n, hidden]     one step for the rows 0 .. n-1 together
 
-The weights are those of `LlamaForCausalLM`, and so is the arithmetic; `transformers` reads the configuration and computes
-the RoPE frequencies. The forward pass is written out here because a decode step of a small model on a CPU takes 3 ms, of
-which the general implementation's Python would be the larger part.
+The weights are those of `LlamaForCausalLM`, and so is the arithmetic; `transformers` reads the configuration and
+computes the RoPE frequencies. The forward pass is written out here because a decode step of a small model on a CPU takes
+3 to 4 ms, of which the general implementation's Python would be the larger part.
 
 Rows. A *row* is a place in the cache, `[row, 2 * kv_heads, position, head_dim]`: keys in the first half of the heads,
-values in the second. A step runs the rows below the highest busy one, in blocks of `BLOCK`; an idle row among them computes
-something that nobody reads.
+values in the second. A step runs the rows below the highest busy one, in blocks of `BLOCK`; an idle row among them
+computes something that nobody reads.
 
-Exactness. With `exact=True` a row's numbers are the same bits whatever the other rows hold, so that a stream does not depend
-on its company. Three things would break that, and this is how each is kept:
+Exactness. With `exact=True` a row's numbers are the same bits whatever the other rows hold, so that a stream does not
+depend on its company. Three things would break that, and this is how each is kept:
 
-- a matrix product may round differently for another number of rows: so it always sees exactly `BLOCK` rows (`_linear`). That
-  such a block treats its rows alike is a property of the BLAS library, so loading tries it out on the real shapes
-  and falls back to one row at a time, which cannot go wrong, where it does not hold;
-- attention over a padded length may round differently for another padding: so each row attends alone, to its exact length;
+- a matrix product may round differently for another number of rows: so it always sees exactly `BLOCK` rows (`linear`).
+  That such a block treats its rows alike is a property of the BLAS library, so each shape of weight is tried out when it
+  is first used, and falls back to one row at a time, which cannot go wrong, where it does not hold;
+- attention over a padded length may round differently for another padding: so each row attends alone, to its own length;
 - prompts are computed one by one, at their own length.
+
+The bits do depend on the processor, the BLAS library and the number of threads.
 
 With `exact=False` (for GPUs) a product sees all rows of the step and attention runs once for all rows over the longest,
 rounded up; last bits may then change with the company.
@@ -64,7 +66,7 @@ class Layer:
 
 
 class LlamaDecoder:
-    """See the module. `rows` is rounded up to a multiple of `BLOCK`; `length` bounds prompt plus generated ids of a row."""
+    """See the module. `rows` is rounded up to a multiple of `BLOCK`; `length` bounds the ids of a row, prompt included."""
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class LlamaDecoder:
 
     @torch.inference_mode()
     def prefill(self, row: int, tokens: Sequence[int]) -> Tensor:
-        """Start `row` anew with a prompt of 1 .. `length` ids. Returns the last position's normed hidden state, [1, hidden]."""
+        """Start `row` anew with a prompt of 1 .. `length` ids. Returns the last one's normed hidden state, [1, hidden]."""
         count = len(tokens)
         cos, sin = self._cos[:count], self._sin[:count]
         x = F.embedding(torch.tensor(tokens, device=self.device), self.embedding)
@@ -183,7 +185,7 @@ class LlamaDecoder:
         return torch.cat([block_linear(rows, weight) for rows in x.split(block)])[:count]
 
     def _attend_each(self, q: Tensor, cache: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Attention of q [n, kv_heads, group, head_dim], each row to the first `lengths[row]` positions of its cache."""
+        """Attention of q [n, kv_heads, group, head_dim], each row to its first `lengths[row]` positions."""
         out = torch.zeros_like(q)
         for row, length in enumerate(lengths):
             if length:
@@ -192,7 +194,7 @@ class LlamaDecoder:
         return out
 
     def _rotated(self, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Split [T, width] into heads [T, heads + 2 * kv_heads, head_dim], queries and keys turned to their positions."""
+        """Heads [T, heads + 2 * kv_heads, head_dim] of qkv [T, width], queries and keys turned to their positions."""
         heads = qkv.reshape(len(qkv), -1, self.head_dim)
         turning = heads[:, : self.heads + self.kv_heads]
         swapped = turning.roll(self.head_dim // 2, dims=-1)

@@ -2,12 +2,12 @@
 
     hidden [n, hidden] --Candidates.logits--> [n, width] --draw--> columns [n] --Candidates.token--> ids
 
-A frame's slots come in order, so only the `codes_per_slot` ids of one slot can follow, and the end of speech only where a
-frame begins. `Candidates` computes the logits of those alone: a matrix product with a slice of the head instead of
+A frame's slots come in order, so only the `codes_per_slot` ids of one slot can follow, and the end of speech only where
+a frame begins. `Candidates` computes the logits of those alone: a matrix product with a slice of the head instead of
 all of it, and a sort of four thousand numbers instead of 157 thousand. Unconstrained, the one set is the vocabulary.
 
-The draw inverts the cumulative distribution at one uniform number a row, which the request's own generator supplies. So a
-seeded request draws the same ids in any company.
+The draw inverts the cumulative distribution at one uniform number a row, which the request's own generator supplies.
+So a seeded request draws the same ids in any company.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Candidates:
         return generated % self.groups
 
     def logits(self, hidden: Tensor, groups: Sequence[int], linear: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """fp32 logits [n, width] of hidden [n, hidden], row i over group `groups[i]`. `linear(x, weight)` is the decoder's."""
+        """fp32 logits [n, width] of hidden [n, hidden], row i over group `groups[i]`. `linear` is the decoder's."""
         out = hidden.new_full((len(groups), self.width), float("-inf"), dtype=torch.float32)
         for group in set(groups):
             rows = [row for row, other in enumerate(groups) if other == group]
@@ -80,10 +80,10 @@ class Candidates:
 def draw(logits: Tensor, seen: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> list[int]:
     """One column a row.
 
-    `logits` [n, width] fp32 (minus infinity: cannot be drawn), `seen` [n, width] bool: columns whose ids the row has had
-    already, `uniforms`: a number in [0, 1) a row. Each row by its own `Sampling`, in the usual order: repetition penalty,
-    temperature, top-k, top-p. Top-k keeps exactly k (the lower column first among equals); top-p the shortest run of best
-    ids whose probabilities reach it.
+    `logits` [n, width] fp32 (minus infinity: cannot be drawn), `seen` [n, width] bool: columns whose ids the row has
+    had already, `uniforms`: a number in [0, 1) a row. Each row by its own `Sampling`, in the usual order: repetition
+    penalty, temperature, top-k, top-p. Top-k keeps exactly k (the lower column first among equals); top-p the shortest
+    run of best ids whose probabilities reach it.
     """
     greedy = [s.temperature < GREEDY_BELOW for s in samplings]
     settings = torch.tensor(

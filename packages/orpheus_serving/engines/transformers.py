@@ -2,9 +2,9 @@
 
     generate() --request--> waiting --admit--> a row --one step after another--> frames of ids --> generate()
 
-One worker thread repeats: drop the rows of closed requests, give free rows to waiting requests (their prompts are computed
-one by one), do one step for all rows together, hand out what is complete. Streams so join and leave between any two steps.
-The thread sleeps while there is nothing to do. Ids go to the event loop in one call a step, a frame at a time.
+One worker thread repeats: drop the rows of closed requests, give free rows to waiting requests (their prompts are
+computed one by one), do one step for all rows together, hand out what is complete. Streams so join and leave between any
+two steps. The thread sleeps while there is nothing to do. Ids go to the event loop in one call a step, a frame at a time.
 
 What a row computes, and so what a seeded request says, depends on nothing but that request: always on a CPU (see
 `llama.py` for how), and up to the last bits of the numbers, which can tip a draw, on a GPU.
@@ -33,6 +33,7 @@ from orpheus_serving.tokens import TokenLayout
 
 log = logging.getLogger(__name__)
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 ARCHITECTURES = ("LlamaForCausalLM",)
 
 # What is fetched of a hub repository: nothing below its top folder, no optimizer states, no pickles.
@@ -93,12 +94,12 @@ class TransformersEngine:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if dtype == "auto":
             dtype = "bfloat16" if device.startswith("cuda") else "float32"
-        self._dtype = getattr(torch, dtype, None)
-        if not isinstance(self._dtype, torch.dtype) or not self._dtype.is_floating_point:
-            raise ValueError(f"dtype: {dtype!r} is no floating point type; use auto, float32, bfloat16 or float16")
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype: {dtype!r} is not one of auto, {', '.join(DTYPES)}")
         self._checkpoint = checkpoint
         self._layout = layout
         self._device = torch.device(device)
+        self._dtype = DTYPES[dtype]
         self._max_streams = max_streams
         self._max_length = max_length
         self._constrained = constrained
@@ -116,7 +117,7 @@ class TransformersEngine:
         self._dead = "the engine is not started"  # why no request can run; empty while it runs
 
     async def start(self) -> None:
-        """Load the checkpoint and run a first step. Raises CheckpointError for one that cannot work, else EngineError."""
+        """Load the checkpoint and warm up. Raises CheckpointError for one that cannot work, else EngineError."""
         if self._worker is not None:
             return
         try:
@@ -142,7 +143,7 @@ class TransformersEngine:
     async def generate(
         self, prompt: Sequence[int], sampling: Sampling, request_id: str
     ) -> AsyncGenerator[list[int], None]:
-        """Stream the ids that follow `prompt`, a frame a list. Raises EngineError at once for a prompt that cannot run."""
+        """Stream the ids after `prompt`, a frame a list. Raises EngineError before running what cannot run."""
         if self._dead:
             raise EngineError(f"request {request_id}: {self._dead}")
         request = _Request(
@@ -198,7 +199,7 @@ class TransformersEngine:
         self._warm_up()
 
     def _warm_up(self) -> None:
-        """One prompt and one step of all rows, with a draw from every group: each kernel has run before the first request."""
+        """A prompt, a step of all rows and a draw from every group: each kernel has run before the first request."""
         decoder, groups = self._decoder, list(range(self._candidates.groups))
         decoder.prefill(0, [0])
         hidden = decoder.decode([0] * decoder.rows, [1] * decoder.rows)[:1]
@@ -349,7 +350,7 @@ def fetch(checkpoint: str | Path, revision: str | None) -> Path:
 
 
 def read_config(folder: Path) -> Any:
-    """The folder's `LlamaConfig`. Raises CheckpointError, with the field to look at, for what the decoder cannot run."""
+    """The folder's `LlamaConfig`. Raises CheckpointError, naming the field, for what the decoder cannot run."""
     from transformers import AutoConfig
 
     if not (folder / "config.json").is_file():
