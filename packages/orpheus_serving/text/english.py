@@ -85,6 +85,12 @@ def year(number: int) -> str:
     return f"{cardinal(century)} {'oh ' if rest < 10 else ''}{cardinal(rest)}"
 
 
+def roman(text: str) -> int:
+    """`XIV` as 14."""
+    values = [{"I": 1, "V": 5, "X": 10}[char] for char in text]
+    return sum(-a if a < b else a for a, b in zip(values, [*values[1:], 0], strict=True))
+
+
 def digits(text: str) -> str:
     """The decimal digits of `text`, one by one."""
     return " ".join(_ONES[int(char)] for char in text if char in "0123456789")
@@ -203,6 +209,11 @@ _ABBREVIATIONS = {
     "Blvd": "Boulevard",
     "Rd": "Road",
     "Apt": "Apartment",
+    "Mon": "Monday",
+    "Tue": "Tuesday",
+    "Wed": "Wednesday",
+    "Thu": "Thursday",
+    "Fri": "Friday",
     "approx": "approximately",
     "Approx": "Approximately",
     "vs": "versus",
@@ -239,7 +250,7 @@ _SIGNS = {
     "+": "plus",
     "=": "equals",
     "@": "at",
-    "#": "number",
+    "#": "hash",
     "%": "percent",
     "\u00d7": "times",
     "\u00f7": "divided by",
@@ -376,6 +387,8 @@ def _fraction(match: re.Match[str]) -> str:
         return lead + "twenty four seven"
     if below == 2 and above == 1:
         return lead + ("a half" if whole else "one half")
+    if above == below and not whole:
+        return f"{cardinal(above)} {cardinal(below)}"
     if not 0 < above < below or not (below in (100, 1000) or 2 < below <= 20):
         return f"{match[1] or ''}{cardinal(above)} over {cardinal(below)}"
     part = "quarter" if below == 4 else ordinal(below)
@@ -442,6 +455,8 @@ def _one_of(words: object) -> str:
 
 _MONTH_NAME = _one_of([*MONTHS, *(name[:3] for name in MONTHS), "Sept"])
 _NUMBER = r"\d{1,3}(?:,\d{3})++|\d++"
+_NUMBERED = "Chapter|Part|War|Act|Book|Volume|Phase|Type|Section|Level|Figure|Bowl"
+_ROMAN = "X{0,3}(?:IX|IV|V?I{1,3}|V)|X{1,3}"
 _CURRENCY = "[" + "".join(map(re.escape, _CURRENCIES)) + "]"
 _DOMAINS = "com|org|net|io|ai|dev|app|edu|gov|co|uk|de|fr|eu"
 
@@ -459,6 +474,12 @@ RULES: list[tuple[re.Pattern[str], Say]] = [
         (r"(?<![\w.-])\d{3}-\d{4}(?![\w-])", _phone),
         # dates and times
         (r"\b(\d{4})-(\d{1,2})-(\d{1,2})\b", lambda m: _date(m[1], int(m[2]), int(m[3]), m[0])),
+        # ranges
+        (rf"({_CURRENCY}) ?(\d[\d,.]{{0,20}}) ?- ?{_CURRENCY}?(?=\d)", r"\1\2 to \1"),
+        (r"(?<=\d)-(?=\d+-\d)|(?<=-\d)-(?=\d)", " "),
+        (r"(?<=\d)-(?=\d)", " to "),
+        (r"(?<=\ds)-(?=\d)", " to "),
+        (r"(?<![\w:.,])(\d{1,3}):(\d)(?![\w:.])", r"\1 to \2"),
         (r"(?<![\d/])(\d{1,2})/(\d{1,2})/(\d{4})(?![\d/])", _slash_date),
         (rf"\b({_MONTH_NAME})\.? (\d{{1,2}})(?:st|nd|rd|th)?(?:,? (\d{{4}}))?(?![\w:%]|[.,]\d)", _month_day),
         (rf"\b(\d{{1,2}})(?:st|nd|rd|th)? ({_MONTH_NAME})\b\.?(?:,? (\d{{4}})\b)?", _day_month),
@@ -466,21 +487,21 @@ RULES: list[tuple[re.Pattern[str], Say]] = [
         (r"(?<![\w:.,])(\d{1,2}):(\d{2})(?![\w:])()", _time),
         (r"(?<![\w.,])'?([1-9]0|[12]\d\d0)'?s\b", _decade),
         # money, units, fractions
-        (rf"({_CURRENCY}) ?(\d[\d,.]{{0,20}}) ?- ?{_CURRENCY}?(?=\d)", r"\1\2 to \1"),
         (
             rf"(?P<minus>(?<!\w)-)?(?:US)?(?:(?P<sign>{_CURRENCY}) ?(?P<whole>{_NUMBER})(?:\.(?P<part>\d++))?"
             r"(?: ?(?P<scale>thousand|million|billion|trillion|[kKmMbBtT]n?)(?!\w))?"
             rf"|(?<![\w.,])(?P<whole2>{_NUMBER})(?:[.,](?P<part2>\d\d))? ?(?P<sign2>[\u20ac\u00a3\u00a5]))",
             _money,
         ),
-        (rf"(?<![\w.,])((?:{_NUMBER})(?:\.\d++)?) ?({_one_of(_UNITS)})(?![\w/])", _unit),
+        (rf"(?<![\w.,])((?:{_NUMBER})(?:\.\d++)?) ?({_one_of(_UNITS)})(?![\w/])(?:\.(?= [a-z]))?", _unit),
         (r"(?<![\d/.])(\d{1,6} )?(\d{1,3})/(\d{1,4})(?![\d/]|\.\d)", _fraction),
         # signs that belong to a number
-        (r"(?<=\d)-(?=\d+-\d)|(?<=-\d)-(?=\d)", " "),
-        (r"(?<=\d)-(?=\d)", " to "),
         (r"(?<![\w)\]])-(?=\.?\d)", "minus "),
         (r"(?<=\d) ?[*x] ?(?=\d)", " times "),
         (r"~(?=\d)", "about "),
+        (r"(?<=[A-Za-z] )<3(?![\w.])", "love"),
+        (r"(?:^|(?<=[.!?:] ))#{1,6} ", ""),
+        (r"#(?=\d)", "number "),
         (r"\b(?:[Nn]o\.|[Nn]r\.) ?(?=\d)", "number "),
         (r"\bpp?\. ?(?=\d)", "page "),
         # numbers
@@ -493,8 +514,12 @@ RULES: list[tuple[re.Pattern[str], Say]] = [
         (r"(?<![\w.])vs(?!\w)", "versus"),
         (r"(?<![\w.])(?:[A-Za-z]\.){2,12}(?!\w)", _initials),
         (r"(?<![\w.'])([A-Z])\.(?= [A-Z])", _initial),
+        (rf"\b({_NUMBERED}) ({_ROMAN})\b", lambda m: f"{m[1]} {cardinal(roman(m[2]))}"),
+        (rf"\b([A-Z][a-z]{{1,24}}) (?!I\b|V\b|X\b)({_ROMAN})\b", lambda m: f"{m[1]} the {ordinal(roman(m[2]))}"),
         (r"(?<![\w'])([A-Z]{2,6})(s)?(?![\w'])", _capitals),
         # signs
+        (r"\bw/(?=\w| )", "with "),
+        (r"(?<=\b[CF])#", " sharp"),
         (r"#([A-Za-z]\w{0,63})", _hashtag),
         (r" <=? ", " less than "),
         (r" >=? ", " greater than "),

@@ -24,7 +24,7 @@ _SPACES = re.compile(r"\s+")
 _BULLET = re.compile(r"\n(?:[-*+] |(?=\d{1,3}[.)] ))")
 _RUN = re.compile(r"( ?)([!?.,]++(?: [!?.,]++(?= |$))*+)(?=(.?))")
 _ENDS = ".!?,;:-\u3002\uff01\uff1f\u2026\uff0c\u3001\uff1b\uff1a\u061f\u06d4\u0964"
-SPOKEN_PASSES = 4
+SPOKEN_PASSES = 8
 
 # Letters that Unicode does not decompose, and signs that read as words.
 _FOLD = str.maketrans(
