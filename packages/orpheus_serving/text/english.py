@@ -530,6 +530,8 @@ RULES: list[tuple[re.Pattern[str], Say]] = [
 
 def say(text: str) -> str:
     """`text` with words for numbers, money, dates, times, units, addresses, abbreviations and signs."""
+    has_digits = any(map(str.isdigit, text))
     for pattern, words in RULES:
-        text = pattern.sub(words, text)
+        if has_digits or r"\d" not in pattern.pattern:  # every rule that names a digit needs one
+            text = pattern.sub(words, text)
     return text
