@@ -1,6 +1,6 @@
 """A speech language model of random weights: the real file formats, the real code path, no voice.
 
-    build_noise_lm(folder) -> config.json, generation_config.json, model.safetensors, tokenizer.json, speech.json, README.md
+    build_noise_lm(folder) -> config.json, model.safetensors, tokenizer.json, speech.json, README.md, ...
 
 It exists so that everything around a model (serving, cancelling, batching, the HTTP API) runs and is tested in seconds,
 before or without a download. What comes out of it is noise, and every file that can say so does.

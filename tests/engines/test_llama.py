@@ -184,7 +184,7 @@ def test_a_checkpoint_that_cannot_work_is_refused(
 
 
 def test_other_broken_folders_are_refused(checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="config.json is missing"):
+    with pytest.raises(CheckpointError, match=r"config\.json is missing"):
         start(tmp_path)
     folder = broken(checkpoint, tmp_path)
     with pytest.raises(CheckpointError, match="layout needs ids up to"):
@@ -193,10 +193,10 @@ def test_other_broken_folders_are_refused(checkpoint: Path, tmp_path: Path) -> N
     with pytest.raises(CheckpointError, match="cannot be read"):
         start(folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="no \\*.safetensors"):
+    with pytest.raises(CheckpointError, match=r"no \*.safetensors"):
         start(folder)
     (folder / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="config.json"):
+    with pytest.raises(CheckpointError, match=r"config\.json"):
         read_config(folder)
 
 

@@ -77,9 +77,13 @@ async def test_a_failure_comes_after_as_many_ids(after: int) -> None:
     engine = ScriptedEngine(range(50), fail_after=after)
     await engine.start()
     ids: list[int] = []
-    with pytest.raises(EngineError, match=f"after {after} ids"):
+
+    async def keep() -> None:
         async for batch in engine.generate([1], Sampling(100), "r"):
-            ids += batch
+            ids.extend(batch)
+
+    with pytest.raises(EngineError, match=f"after {after} ids"):
+        await keep()
     assert ids == list(range(after))
     assert engine.closed == ["r"]
 

@@ -1,4 +1,4 @@
-"""What the embedded engine promises beyond `base.py`: rows, the queue, seeds, and failures that stay where they happen."""
+"""What the embedded engine promises beyond `base.py`: rows, the queue, seeds, contained failures."""
 
 from __future__ import annotations
 

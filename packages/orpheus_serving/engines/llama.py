@@ -4,8 +4,8 @@
     last ids [n]   --decode--------> hidden [n, hidden]     one step for the rows 0 .. n-1 together
 
 The weights are those of `LlamaForCausalLM`, and so is the arithmetic; `transformers` reads the configuration and
-computes the RoPE frequencies. The forward pass is written out here because a decode step of a small model on a CPU takes
-3 to 4 ms, of which the general implementation's Python would be the larger part.
+computes the RoPE frequencies. The forward pass is written out here because a decode step of a small model on a CPU
+takes a few milliseconds, of which the general implementation's Python would be a large part.
 
 Rows. A *row* is a place in the cache, `[row, 2 * kv_heads, position, head_dim]`: keys in the first half of the heads,
 values in the second. A step runs the rows below the highest busy one, in blocks of `BLOCK`; an idle row among them
@@ -14,10 +14,10 @@ computes something that nobody reads.
 Exactness. With `exact=True` a row's numbers are the same bits whatever the other rows hold, so that a stream does not
 depend on its company. Three things would break that, and this is how each is kept:
 
-- a matrix product may round differently for another number of rows: so it always sees exactly `BLOCK` rows (`linear`).
-  That such a block treats its rows alike is a property of the BLAS library, so each shape of weight is tried out when it
-  is first used, and falls back to one row at a time, which cannot go wrong, where it does not hold;
-- attention over a padded length may round differently for another padding: so each row attends alone, to its own length;
+- a matrix product may round differently for another number of rows: so it always sees `BLOCK` rows (`linear`). That
+  such a block treats its rows alike is a property of the BLAS library, so each shape of weight is tried out when it is
+  first used, and falls back to one row at a time, which cannot go wrong, where it does not hold;
+- attention over a padded length may round differently for another padding: so each row attends alone, to its length;
 - prompts are computed one by one, at their own length.
 
 The bits do depend on the processor, the BLAS library and the number of threads.
@@ -42,8 +42,8 @@ from torch import Tensor
 
 from orpheus_serving.errors import CheckpointError
 
-# Rows of one matrix product. Four is where a CPU still reads the weights as fast as for one row: measured on two cores
-# of an AMD EPYC with AVX-512, a step's products take 5 ms for 1 row, 2 ms for 4 and 4 ms for 8.
+# Rows of one matrix product. On two cores of an AMD EPYC with AVX-512 the products of a 20 M parameter model's step
+# took 5.1 ms for 1 row, 1.9 for 2, 2.6 for 4, 4.6 for 8 and 7.1 for 16: four rows cost little more than the fewest.
 BLOCK = 4
 
 # Attention lengths of a step with exact=False are multiples of this, so that a GPU sees few different shapes.
@@ -66,7 +66,7 @@ class Layer:
 
 
 class LlamaDecoder:
-    """See the module. `rows` is rounded up to a multiple of `BLOCK`; `length` bounds the ids of a row, prompt included."""
+    """See the module. `rows` is rounded up to a multiple of `BLOCK`; `length` bounds a row's ids, prompt included."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class LlamaDecoder:
 
     @torch.inference_mode()
     def prefill(self, row: int, tokens: Sequence[int]) -> Tensor:
-        """Start `row` anew with a prompt of 1 .. `length` ids. Returns the last one's normed hidden state, [1, hidden]."""
+        """Start `row` anew with a prompt of 1 .. `length` ids. Returns its last normed hidden state, [1, hidden]."""
         count = len(tokens)
         cos, sin = self._cos[:count], self._sin[:count]
         x = F.embedding(torch.tensor(tokens, device=self.device), self.embedding)

@@ -2,8 +2,8 @@
 
     script(prompt, sampling, request_id) -> ids --cut at max_tokens and end of speech--> lists of `list_size` ids
 
-Time is in the test's hands: with `paced=True` no list leaves before `advance()` allows it, so a test stands at any point
-of a stream without sleeping. What was started, is active and was closed can be read at any time.
+Time is in the test's hands: with `paced=True` no list leaves before `advance()` allows it, so a test stands at any
+point of a stream without sleeping. What was started, is active and was closed can be read at any time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Script = Callable[[Sequence[int], Sampling, str], Iterable[int]]
 class ScriptedEngine:
     """An `Engine` that says what `script` says.
 
-    script: ids for every request, ids by request id, or a function of prompt, sampling and request id. If it raises while
-    it is read, the request fails with EngineError at that point.
+    script: ids for every request, ids by request id, or a function of prompt, sampling and request id. If it raises
+    while it is read, the request fails with EngineError at that point.
     fail_after: every request fails with EngineError once it has handed out so many ids.
     """
 

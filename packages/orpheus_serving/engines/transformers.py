@@ -3,8 +3,9 @@
     generate() --request--> waiting --admit--> a row --one step after another--> frames of ids --> generate()
 
 One worker thread repeats: drop the rows of closed requests, give free rows to waiting requests (their prompts are
-computed one by one), do one step for all rows together, hand out what is complete. Streams so join and leave between any
-two steps. The thread sleeps while there is nothing to do. Ids go to the event loop in one call a step, a frame at a time.
+computed one by one), do one step for all rows together, hand out what is complete. Streams so join and leave between
+any two steps. The thread sleeps while there is nothing to do. Ids go to the event loop in one call a step, a frame at a
+time.
 
 What a row computes, and so what a seeded request says, depends on nothing but that request: always on a CPU (see
 `llama.py` for how), and up to the last bits of the numbers, which can tip a draw, on a GPU.
