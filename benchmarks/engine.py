@@ -51,7 +51,7 @@ async def compare(checkpoint: Path, tokens: int, rounds: int, device: str, threa
     generate = plain_generate(checkpoint, device)
     generate(20)
 
-    rates: dict[str, list[float]] = {"generate": []} | {str(n): [] for n in STREAMS}
+    rates: dict[str, list[float]] = {name: [] for name in ("generate", *map(str, STREAMS))}
     firsts: dict[str, list[float]] = {str(n): [] for n in STREAMS}
     for _ in range(rounds):
         began = time.perf_counter()
