@@ -27,8 +27,8 @@ from typing import Any, Literal
 import yaml  # type: ignore[import-untyped]
 
 from orpheus_serving.errors import CheckpointError
-from orpheus_serving.truss_local import offline_environment
 from orpheus_serving.tokens import TokenLayout
+from orpheus_serving.truss_local import offline_environment
 
 Level = Literal["ok", "warn", "error"]
 
@@ -62,6 +62,18 @@ class Finding:
     message: str  # what, why, and what to do about it
 
 
+def _ok(topic: str, message: str) -> Finding:
+    return Finding("ok", topic, message)
+
+
+def _warn(topic: str, message: str) -> Finding:
+    return Finding("warn", topic, message)
+
+
+def _error(topic: str, message: str) -> Finding:
+    return Finding("error", topic, message)
+
+
 def run(
     folder: str | Path, checkpoint: str | Path | None = None, gpu: str | None = None, seconds: float = CHUNK_SECONDS
 ) -> list[Finding]:
@@ -75,29 +87,27 @@ def run(
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return [Finding("error", "config.yaml", f"{path} does not exist: give the folder of a Truss")]
+        return [_error("config.yaml", f"{path} does not exist: give the folder of a Truss")]
     except yaml.YAMLError as error:
-        return [Finding("error", "config.yaml", f"not YAML: {error}")]
+        return [_error("config.yaml", f"not YAML: {error}")]
     if not isinstance(config, dict):
-        return [Finding("error", "config.yaml", "holds no mapping: see the Truss documentation")]
+        return [_error("config.yaml", "holds no mapping: see the Truss documentation")]
 
     accelerator, count = _accelerator(config, gpu)
     findings = [*_truss_library(Path(folder)), *_server(config)]
     engine = config.get("trt_llm")
     if not engine:
-        findings.append(
-            Finding("ok", "engine", "no trt_llm section: the embedded engine serves, with the settings' checkpoint")
-        )
+        findings.append(_ok("engine", "no trt_llm section: the embedded engine serves, with the settings' checkpoint"))
     else:
         findings += _engine(config, accelerator)
     if gpu is not None and gpu not in GPU_GIB:
-        findings.append(Finding("error", "GPU", f"unknown accelerator {gpu}: one of {', '.join(GPU_GIB)}"))
+        findings.append(_error("GPU", f"unknown accelerator {gpu}: one of {', '.join(GPU_GIB)}"))
 
     try:
         model, layout, source = _checkpoint(config, checkpoint)
     except CheckpointError as error:
         findings.append(
-            Finding("warn", "checkpoint", f"not checked: {error}. Give --checkpoint with a folder that has config.json")
+            _warn("checkpoint", f"not checked: {error}. Give --checkpoint with a folder that has config.json")
         )
         return findings
     findings += _model(model, layout, source, config)
@@ -121,8 +131,7 @@ def _truss_library(folder: Path) -> Iterator[Finding]:
     checkpoint's config.json and, without a network, retry for half a minute.
     """
     if find_spec("truss") is None:
-        yield Finding(
-            "warn",
+        yield _warn(
             "truss library",
             "not installed, so its own validation was left out: pip install -r requirements/truss.txt",
         )
@@ -138,13 +147,17 @@ def _truss_library(folder: Path) -> Iterator[Finding]:
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(folder / "config.yaml")],
-        capture_output=True, text=True, env=offline_environment(), timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=offline_environment(),
+        timeout=300,
+        check=False,
+    )
     if done.returncode == 0:
-        yield Finding("ok", "truss library", "accepts config.yaml, and knows every key in it")
+        yield _ok("truss library", "accepts config.yaml, and knows every key in it")
     else:
         said = done.stdout if done.returncode == 3 else done.stderr
-        yield Finding("error", "truss library", " ".join(said.split()) or f"ended with code {done.returncode}")
+        yield _error("truss library", " ".join(said.split()) or f"ended with code {done.returncode}")
 
 
 def _server(config: Mapping[str, Any]) -> Iterator[Finding]:
@@ -152,57 +165,57 @@ def _server(config: Mapping[str, Any]) -> Iterator[Finding]:
     concurrency = runtime.get("predict_concurrency", 1)
     if config.get("trt_llm"):
         if concurrency != TRT_LLM_CONCURRENCY:
-            yield Finding(
-                "warn", "predict_concurrency",
+            yield _warn(
+                "predict_concurrency",
                 f"{concurrency} has no effect: beside an engine Truss sets {TRT_LLM_CONCURRENCY}. Write that, so that "
                 "nobody relies on another number; limit streams in the settings",
-            )  # fmt: skip
+            )
         else:
-            yield Finding("ok", "predict_concurrency", f"{concurrency}, which Truss sets itself beside an engine")
+            yield _ok("predict_concurrency", f"{concurrency}, which Truss sets itself beside an engine")
     elif concurrency <= 1:
-        yield Finding(
-            "error", "predict_concurrency",
+        yield _error(
+            "predict_concurrency",
             "1 request at a time: a stream holds its place until its last byte, so a second caller waits for the whole "
             "of the first. Set it to the most streams that should run together",
-        )  # fmt: skip
+        )
     else:
-        yield Finding("ok", "predict_concurrency", f"{concurrency} streams may run together")
+        yield _ok("predict_concurrency", f"{concurrency} streams may run together")
 
     checks = runtime.get("health_checks") or {}
     startup = checks.get("startup_threshold_seconds")
     if startup is None:
-        yield Finding(
-            "warn", "health checks",
+        yield _warn(
+            "health checks",
             "no startup_threshold_seconds: the platform's 1800 applies. Engine and weights are downloaded, loaded and "
             f"warmed up before the first check passes; say how long that may take (at most {MAX_STARTUP_SECONDS})",
-        )  # fmt: skip
+        )
     elif startup > MAX_STARTUP_SECONDS:
-        yield Finding(
-            "error", "health checks",
+        yield _error(
+            "health checks",
             f"startup_threshold_seconds {startup} is over the platform's most, {MAX_STARTUP_SECONDS}",
-        )  # fmt: skip
+        )
     elif config.get("trt_llm") and startup < 600:
-        yield Finding(
-            "warn", "health checks",
+        yield _warn(
+            "health checks",
             f"startup_threshold_seconds {startup}: a cold start that downloads the engine takes minutes, and a replica "
             "that is not ready by then is killed and starts over. Use 600 or more",
-        )  # fmt: skip
+        )
     else:
-        yield Finding("ok", "health checks", f"a replica has {startup} s to load")
+        yield _ok("health checks", f"a replica has {startup} s to load")
     stop, restart = checks.get("stop_traffic_threshold_seconds"), checks.get("restart_threshold_seconds")
     if stop is not None and restart is not None and restart < stop:
-        yield Finding(
-            "warn", "health checks",
+        yield _warn(
+            "health checks",
             f"restart_threshold_seconds {restart} is below stop_traffic_threshold_seconds {stop}: a replica would be "
             "restarted while it still gets calls",
-        )  # fmt: skip
+        )
 
     version = str(config.get("python_version", "py39"))
     match = re.fullmatch(r"py3(\d+)", version)
     if match is None or int(match[1]) < 11:
-        yield Finding("error", "python_version", f"{version}: packages/ needs py311 or newer")
+        yield _error("python_version", f"{version}: packages/ needs py311 or newer")
     else:
-        yield Finding("ok", "python_version", version)
+        yield _ok("python_version", version)
 
 
 def _engine(config: Mapping[str, Any], accelerator: str | None) -> Iterator[Finding]:
@@ -212,21 +225,22 @@ def _engine(config: Mapping[str, Any], accelerator: str | None) -> Iterator[Find
 
     tags = _section(config, "model_metadata").get("tags") or []
     if LEGACY_TAG not in tags:
-        yield Finding(
-            "error", "tag",
-            f"model_metadata.tags lacks {LEGACY_TAG}: the injected engine then answers with chat-completion events, and "
+        yield _error(
+            "tag",
+            f"model_metadata.tags lacks {LEGACY_TAG}: the injected engine then answers with chat-completion "
+            f"events, and "
             "model/model.py reads plain text",
-        )  # fmt: skip
+        )
     elif OPENAI_TAG in tags:
-        yield Finding("error", "tag", f"model_metadata.tags has both {LEGACY_TAG} and {OPENAI_TAG}: keep the first")
+        yield _error("tag", f"model_metadata.tags has both {LEGACY_TAG} and {OPENAI_TAG}: keep the first")
     else:
-        yield Finding("ok", "tag", "the engine will stream plain text")
+        yield _ok("tag", "the engine will stream plain text")
 
     base = build.get("base_model", "decoder")
     if base == "decoder":
-        yield Finding("ok", "base_model", "decoder")
+        yield _ok("base_model", "decoder")
     else:
-        yield Finding("error", "base_model", f"{base}: a speech language model is a decoder; older names are refused")
+        yield _error("base_model", f"{base}: a speech language model is a decoder; older names are refused")
 
     yield from _quantization(quantization, plugins, accelerator)
     yield from _lengths(build, runtime, plugins)
@@ -241,32 +255,32 @@ def _engine(config: Mapping[str, Any], accelerator: str | None) -> Iterator[Find
         longest, limit = calibration.get("calib_max_seq_length", 1536), build.get("max_seq_len")
         if wrong:
             said = ", ".join(f"{key} {value}" for key, value in wrong.items())
-            yield Finding("error", "calibration", f"{said}: must be a multiple of 64 from 64 to 16384")
+            yield _error("calibration", f"{said}: must be a multiple of 64 from 64 to 16384")
         elif limit is not None and longest > limit:
-            yield Finding("error", "calibration", f"calib_max_seq_length {longest} is over max_seq_len {limit}")
+            yield _error("calibration", f"calib_max_seq_length {longest} is over max_seq_len {limit}")
         elif calibration.get("calib_size", 1024) < 256:
-            yield Finding(
-                "warn", "calibration",
+            yield _warn(
+                "calibration",
                 f"calib_size {calibration['calib_size']}: FP8 scales from so few texts suit a trial, not a deployment",
-            )  # fmt: skip
+            )
         else:
-            yield Finding("ok", "calibration", f"{calibration.get('calib_size', 1024)} texts of up to {longest} ids")
+            yield _ok("calibration", f"{calibration.get('calib_size', 1024)} texts of up to {longest} ids")
 
     repository = build.get("checkpoint_repository") or {}
     revision = repository.get("revision")
     if repository.get("source", "HF") == "HF":
         if revision and re.fullmatch(r"[0-9a-f]{40}", str(revision)):
-            yield Finding("ok", "revision", f"{repository.get('repo')} is pinned to {revision}")
+            yield _ok("revision", f"{repository.get('repo')} is pinned to {revision}")
         else:
-            yield Finding(
-                "warn", "revision",
-                f"{repository.get('repo')} is at {revision or 'its main branch'}: the next build may get other weights. "
+            yield _warn(
+                "revision",
+                f"{repository.get('repo')} is at {revision or 'its main branch'}: the next build may get other "
+                f"weights. "
                 "Name a commit of 40 hexadecimal digits",
-            )  # fmt: skip
+            )
     secret = repository.get("runtime_secret_name", "hf_access_token")
     if secret not in (config.get("secrets") or {}):
-        yield Finding(
-            "error",
+        yield _error(
             "secrets",
             f"secrets lacks {secret}, with which the build reads the checkpoint: add `{secret}: null`",
         )
@@ -275,37 +289,28 @@ def _engine(config: Mapping[str, Any], accelerator: str | None) -> Iterator[Find
 def _quantization(quantization: str, plugins: Mapping[str, Any], accelerator: str | None) -> Iterator[Finding]:
     topic = "quantization"
     if accelerator is None:
-        yield Finding(
-            "error", "accelerator", "resources.accelerator is missing: an engine is built for one kind of GPU"
-        )
+        yield _error("accelerator", "resources.accelerator is missing: an engine is built for one kind of GPU")
     elif quantization.startswith("fp8") and accelerator not in FP8_GPUS:
-        yield Finding(
-            "error", topic, f"{quantization} on {accelerator}, which has no FP8: use one of {', '.join(FP8_GPUS)}"
-        )
+        yield _error(topic, f"{quantization} on {accelerator}, which has no FP8: use one of {', '.join(FP8_GPUS)}")
     elif quantization.startswith("fp4") and accelerator not in BLACKWELL:
-        yield Finding(
-            "error", topic, f"{quantization} on {accelerator}, which has no FP4: use one of {', '.join(BLACKWELL)}"
-        )
+        yield _error(topic, f"{quantization} on {accelerator}, which has no FP4: use one of {', '.join(BLACKWELL)}")
     elif quantization == "no_quant" and accelerator in FP8_GPUS:
-        yield Finding(
-            "warn", topic,
-            f"no_quant on {accelerator}: 16-bit weights and KV cache take twice the memory and bandwidth of fp8_kv, and "
+        yield _warn(
+            topic,
+            f"no_quant on {accelerator}: 16-bit weights and KV cache take twice the memory and bandwidth of "
+            f"fp8_kv, and "
             "decoding is bound by bandwidth",
-        )  # fmt: skip
+        )
     else:
-        yield Finding("ok", topic, f"{quantization} on {accelerator}")
+        yield _ok(topic, f"{quantization} on {accelerator}")
     eight_bit_cache = quantization.endswith("_kv")
     if plugins.get("use_fp8_context_fmha") and not eight_bit_cache:
-        yield Finding(
-            "error", topic, f"use_fp8_context_fmha needs an FP8 KV cache, and {quantization} has none: use fp8_kv"
-        )
+        yield _error(topic, f"use_fp8_context_fmha needs an FP8 KV cache, and {quantization} has none: use fp8_kv")
     if eight_bit_cache and not plugins.get("use_fp8_context_fmha"):
-        yield Finding("warn", topic, "use_fp8_context_fmha is off: prompts would be computed with 16-bit attention")
+        yield _warn(topic, "use_fp8_context_fmha is off: prompts would be computed with 16-bit attention")
     for key in ("paged_kv_cache", "use_paged_context_fmha"):
         if not plugins.get(key, True):
-            yield Finding(
-                "error", topic, f"{key} is off: without pages every stream reserves max_seq_len from its start"
-            )
+            yield _error(topic, f"{key} is off: without pages every stream reserves max_seq_len from its start")
 
 
 def _lengths(build: Mapping[str, Any], runtime: Mapping[str, Any], plugins: Mapping[str, Any]) -> Iterator[Finding]:
@@ -313,61 +318,60 @@ def _lengths(build: Mapping[str, Any], runtime: Mapping[str, Any], plugins: Mapp
     chunked = runtime.get("enable_chunked_context", True)
     needed = PROMPT_IDS + CHUNK_SECONDS * IDS_PER_SECOND
     if length is None:
-        yield Finding(
-            "error", "max_seq_len",
-            "missing: the build takes the checkpoint's longest (131,072 for Orpheus), and a KV cache that cannot hold one "
-            "such sequence does not start. 8192 holds 93 s of audio",
-        )  # fmt: skip
+        yield _error(
+            "max_seq_len",
+            "missing: the build takes the checkpoint's longest (131,072 for Orpheus), and a KV cache that "
+            "cannot hold one "
+            "such sequence does not start. 8192 holds 94 s of audio",
+        )
     elif length < needed:
-        yield Finding(
-            "error", "max_seq_len",
+        yield _error(
+            "max_seq_len",
             f"{length} cuts speech off: a chunk of text is a prompt of up to {PROMPT_IDS} ids and, at "
             f"{IDS_PER_SECOND:.2f} ids a second, {CHUNK_SECONDS} s of audio = {needed:.0f} ids",
-        )  # fmt: skip
+        )
     else:
         audio = (length - PROMPT_IDS) / IDS_PER_SECOND
         level: Level = "warn" if length > 32768 else "ok"
         advice = ". More than any chunk of text needs" if length > 32768 else ""
         yield Finding(
-            level, "max_seq_len",
-            f"{length} - {PROMPT_IDS} ids of prompt = {audio:.0f} s of audio in one chunk, at {IDS_PER_SECOND:.2f} ids/s{advice}",
-        )  # fmt: skip
+            level,
+            "max_seq_len",
+            f"{length} - {PROMPT_IDS} ids of prompt = {audio:.0f} s of audio in one chunk, at "
+            f"{IDS_PER_SECOND:.2f} ids/s{advice}",
+        )
 
     if step < rows + PROMPT_IDS:
-        yield Finding(
-            "error", "max_num_tokens",
+        yield _error(
+            "max_num_tokens",
             f"{step}: one step over {rows} rows takes {rows} ids and a new prompt up to {PROMPT_IDS}; with less than "
             f"{rows + PROMPT_IDS} a full batch never admits a new stream in one step",
-        )  # fmt: skip
+        )
     elif not chunked and length is not None and step < length:
-        yield Finding(
-            "warn", "max_num_tokens",
+        yield _warn(
+            "max_num_tokens",
             f"{step} is under max_seq_len {length} without chunked context: longer prompts are refused",
-        )  # fmt: skip
+        )
     elif step > 32768:
-        yield Finding(
-            "warn", "max_num_tokens", f"{step} reserves activation memory that the KV cache could use: 8192 will do"
-        )
+        yield _warn("max_num_tokens", f"{step} reserves activation memory that the KV cache could use: 8192 will do")
     else:
-        yield Finding(
-            "ok", "max_num_tokens", f"{step}: {rows} decoding rows and {step - rows} ids of new prompts in one step"
-        )
+        yield _ok("max_num_tokens", f"{step}: {rows} decoding rows and {step - rows} ids of new prompts in one step")
 
     if rows < 8:
-        yield Finding("warn", "max_batch_size", f"{rows} streams at most on a GPU that decodes hundreds together")
+        yield _warn("max_batch_size", f"{rows} streams at most on a GPU that decodes hundreds together")
     else:
-        yield Finding("ok", "max_batch_size", f"{rows} streams in one step")
+        yield _ok("max_batch_size", f"{rows} streams in one step")
     if not chunked:
-        yield Finding("warn", "chunked context", "off: one long prompt stops all streams for as long as it takes")
+        yield _warn("chunked context", "off: one long prompt stops all streams for as long as it takes")
     if runtime.get("batch_scheduler_policy", "guaranteed_no_evict") != "max_utilization":
-        yield Finding(
-            "warn", "scheduler",
+        yield _warn(
+            "scheduler",
             "guaranteed_no_evict reserves each request's max_tokens, of which speech seldom uses a third: use "
             "max_utilization",
-        )  # fmt: skip
+        )
     fraction = runtime.get("kv_cache_free_gpu_mem_fraction", 0.9)
     if not 0 < fraction < 1:
-        yield Finding("error", "KV cache", f"kv_cache_free_gpu_mem_fraction {fraction}: must be between 0 and 1")
+        yield _error("KV cache", f"kv_cache_free_gpu_mem_fraction {fraction}: must be between 0 and 1")
 
 
 # ---------------------------------------------------------------------------------------------------- the checkpoint
@@ -376,7 +380,8 @@ def _lengths(build: Mapping[str, Any], runtime: Mapping[str, Any], plugins: Mapp
 def _checkpoint(
     config: Mapping[str, Any], checkpoint: str | Path | None
 ) -> tuple[dict[str, Any], TokenLayout, Path | str]:
-    """config.json, the layout (speech.json beside it, else Orpheus') and where they are from. Raises CheckpointError."""
+    """config.json, the layout (speech.json beside it, else Orpheus') and where they are from. "
+    "Raises CheckpointError."""
     if checkpoint is not None and (Path(checkpoint).exists() or str(checkpoint).startswith((".", "/", "~"))):
         folder = Path(checkpoint).expanduser()
         if not (folder / "config.json").is_file():
@@ -384,7 +389,9 @@ def _checkpoint(
         layout = TokenLayout()
         if (folder / "speech.json").is_file():
             speech = _json((folder / "speech.json").read_text(encoding="utf-8"), folder / "speech.json")
-            fields = {key: tuple(v) if isinstance(v, list) else v for key, v in speech.get("tokens", {}).items()}
+            fields: dict[str, Any] = {
+                key: tuple(v) if isinstance(v, list) else v for key, v in speech.get("tokens", {}).items()
+            }
             try:
                 layout = TokenLayout(**fields)
             except (TypeError, ValueError) as error:
@@ -423,22 +430,24 @@ def _model(
 ) -> Iterator[Finding]:
     names = model.get("architectures") or ["none"]
     if any("ForCausalLM" in name for name in names):
-        yield Finding("ok", "checkpoint", f"{source}: {', '.join(names)}")
+        yield _ok("checkpoint", f"{source}: {', '.join(names)}")
     else:
-        yield Finding("error", "checkpoint", f"{source}: {', '.join(names)} is no causal language model")
+        yield _error("checkpoint", f"{source}: {', '.join(names)} is no causal language model")
 
     vocabulary = model.get("vocab_size", 0)
     if vocabulary <= layout.last_code:
-        yield Finding(
-            "error", "vocabulary",
-            f"vocab_size {vocabulary}, but the last audio code is id {layout.last_code}: the head cannot say it. This is "
+        yield _error(
+            "vocabulary",
+            f"vocab_size {vocabulary}, but the last audio code is id {layout.last_code}: the head cannot say "
+            f"it. This is "
             "not a speech checkpoint, or its layout is another",
-        )  # fmt: skip
+        )
     else:
-        yield Finding(
-            "ok", "vocabulary",
-            f"{vocabulary} ids hold {layout.slots} slots of {layout.codes_per_slot} codes, {layout.first_code} to {layout.last_code}",
-        )  # fmt: skip
+        yield _ok(
+            "vocabulary",
+            f"{vocabulary} ids hold {layout.slots} slots of {layout.codes_per_slot} codes, "
+            f"{layout.first_code} to {layout.last_code}",
+        )
 
     yield from _rope(model, _section(config, "trt_llm", "build").get("max_seq_len"))
 
@@ -447,18 +456,15 @@ def _model(
     parallel = _section(config, "trt_llm", "build").get("tensor_parallel_count", 1)
     head = _head_size(model)
     if not heads or not head or heads % kv_heads:
-        yield Finding("error", "attention heads", f"{heads} heads over {kv_heads} KV heads of size {head}: not a shape")
+        yield _error("attention heads", f"{heads} heads over {kv_heads} KV heads of size {head}: not a shape")
     elif kv_heads % parallel:
-        yield Finding("error", "attention heads", f"{kv_heads} KV heads do not divide over {parallel} GPUs")
+        yield _error("attention heads", f"{kv_heads} KV heads do not divide over {parallel} GPUs")
     elif config.get("trt_llm") and head not in (64, 128, 256):
-        yield Finding(
-            "warn", "attention heads", f"head size {head}: the fast attention kernels are for 64, 128 and 256"
-        )
+        yield _warn("attention heads", f"head size {head}: the fast attention kernels are for 64, 128 and 256")
     else:
-        yield Finding("ok", "attention heads", f"{heads} heads, {kv_heads} KV heads, size {head}, hidden {hidden}")
+        yield _ok("attention heads", f"{heads} heads, {kv_heads} KV heads, size {head}, hidden {hidden}")
     tied = model.get("tie_word_embeddings", False)
-    yield Finding(
-        "ok",
+    yield _ok(
         "embeddings",
         "tied: one table in the checkpoint, two in an engine" if tied else "not tied: lm_head of its own",
     )
@@ -474,28 +480,28 @@ def _rope(model: Mapping[str, Any], length: int | None) -> Iterator[Finding]:
         if k not in scaling
     ]
     if kind != "llama3":
-        yield Finding(
-            "error", "RoPE",
-            f"rope_scaling is {kind or 'missing'}: Orpheus was trained with llama3 scaling, which changes every position, "
+        yield _error(
+            "RoPE",
+            f"rope_scaling is {kind or 'missing'}: Orpheus was trained with llama3 scaling, which changes "
+            f"every position, "
             "and the build believes config.json without a word. Copy rope_scaling from the base model's config.json",
-        )  # fmt: skip
-    elif missing:
-        yield Finding("error", "RoPE", f"rope_scaling lacks {', '.join(missing)}")
-    elif not model.get("rope_scaling"):
-        yield Finding(
-            "warn", "RoPE",
-            "only rope_parameters, as newer transformers writes it: an engine builder that reads rope_scaling would build "
-            "without scaling. Write rope_scaling as well",
-        )  # fmt: skip
-    else:
-        yield Finding(
-            "ok", "RoPE", f"llama3, factor {scaling['factor']:g}, from {scaling['original_max_position_embeddings']}"
         )
+    elif missing:
+        yield _error("RoPE", f"rope_scaling lacks {', '.join(missing)}")
+    elif not model.get("rope_scaling"):
+        yield _warn(
+            "RoPE",
+            "only rope_parameters, as newer transformers writes it: an engine builder that reads "
+            "rope_scaling would build "
+            "without scaling. Write rope_scaling as well",
+        )
+    else:
+        yield _ok("RoPE", f"llama3, factor {scaling['factor']:g}, from {scaling['original_max_position_embeddings']}")
     theta = scaling.get("rope_theta", model.get("rope_theta"))
     if theta is None:
-        yield Finding("error", "RoPE", "rope_theta is missing: builders assume 10000, Llama 3 has 500000")
+        yield _error("RoPE", "rope_theta is missing: builders assume 10000, Llama 3 has 500000")
     if length is not None and positions and length > positions:
-        yield Finding("error", "max_seq_len", f"{length} is over the checkpoint's max_position_embeddings {positions}")
+        yield _error("max_seq_len", f"{length} is over the checkpoint's max_position_embeddings {positions}")
 
 
 def _weights_on_disk(source: Path | str, model: Mapping[str, Any]) -> Iterator[Finding]:
@@ -512,13 +518,11 @@ def _weights_on_disk(source: Path | str, model: Mapping[str, Any]) -> Iterator[F
     vocabulary = model.get("vocab_size")
     for name, count in rows.items():
         if count != vocabulary:
-            yield Finding("error", "weights", f"{name} has {count} rows, config.json says vocab_size {vocabulary}")
+            yield _error("weights", f"{name} has {count} rows, config.json says vocab_size {vocabulary}")
     if rows and "lm_head.weight" not in rows and not model.get("tie_word_embeddings", False):
-        yield Finding(
-            "error", "weights", "lm_head.weight is missing, and tie_word_embeddings is not true: no head to build"
-        )
+        yield _error("weights", "lm_head.weight is missing, and tie_word_embeddings is not true: no head to build")
     elif rows and all(count == vocabulary for count in rows.values()):
-        yield Finding("ok", "weights", f"{' and '.join(rows)}: {vocabulary} rows, as config.json says")
+        yield _ok("weights", f"{' and '.join(rows)}: {vocabulary} rows, as config.json says")
 
 
 # ------------------------------------------------------------------------------------------------------------ memory
@@ -541,11 +545,11 @@ def _memory(
 
     cache_bytes = 1 if quantization.endswith("_kv") else 2
     per_id = 2 * layers * kv_heads * head * cache_bytes
-    yield Finding(
-        "ok", "KV per id",
+    yield _ok(
+        "KV per id",
         f"2 (K and V) x {layers} layers x {kv_heads} heads x {head} x {cache_bytes} B = {per_id / 1024:g} KiB; "
         f"{IDS_PER_SECOND:.2f} ids/s make that {per_id * IDS_PER_SECOND / 2**20:.1f} MiB a second of speech and stream",
-    )  # fmt: skip
+    )
 
     attention = hidden * head * (2 * model["num_attention_heads"] + 2 * kv_heads)
     attention_bytes, mlp_bytes = _weight_bytes(quantization)
@@ -558,24 +562,24 @@ def _memory(
     free = total - CONTEXTS - weights - activations
     fraction = runtime.get("kv_cache_free_gpu_mem_fraction", 0.9)
     sum_ = (
-        f"{GPU_GIB[accelerator]} GiB ({accelerator}) - {CONTEXTS / GIB:.1f} CUDA contexts - {weights / GIB:.1f} weights - "
+        f"{GPU_GIB[accelerator]} GiB ({accelerator}) - {CONTEXTS / GIB:.1f} CUDA contexts - "
+        f"{weights / GIB:.1f} weights - "
         f"{activations / GIB:.1f} activations = {free / GIB:.1f} GiB free"
     )
     if free <= 0:
-        yield Finding("error", "memory", f"{sum_}: the engine does not fit. Take a larger GPU, or fp8_kv")
+        yield _error("memory", f"{sum_}: the engine does not fit. Take a larger GPU, or fp8_kv")
         return
     left = free * (1 - fraction)
     if left < CODEC:
         highest = max(0.0, 1 - CODEC / free)
         yield Finding(
-            "error" if left < CODEC / 2 else "warn", "memory",
+            "error" if left < CODEC / 2 else "warn",
+            "memory",
             f"{sum_}; a kv_cache_free_gpu_mem_fraction of {fraction:g} leaves the codec {left / GIB:.1f} GiB of the "
             f"{CODEC / GIB:.1f} it may need: at most {highest:.2f} here",
-        )  # fmt: skip
-    else:
-        yield Finding(
-            "ok", "memory", f"{sum_}; {left / GIB:.1f} of them stay for the codec ({CODEC / GIB:.1f} reserved)"
         )
+    else:
+        yield _ok("memory", f"{sum_}; {left / GIB:.1f} of them stay for the codec ({CODEC / GIB:.1f} reserved)")
 
     ids = PROMPT_IDS // 4 + seconds * IDS_PER_SECOND  # a usual prompt, not the longest
     pages = -(-ids // KV_BLOCK)
@@ -583,21 +587,23 @@ def _memory(
     streams = int(free * fraction // stream)
     arithmetic = (
         f"{free * fraction / GIB:.1f} GiB of KV cache / ({pages:.0f} pages x {KV_BLOCK} ids x {per_id / 1024:g} KiB"
-        f"{f' / {parallel} GPUs' if parallel > 1 else ''} = {stream / 2**20:.0f} MiB) = {streams} streams of {seconds:g} s, "
+        f"{f' / {parallel} GPUs' if parallel > 1 else ''} = {stream / 2**20:.0f} MiB) = {streams} "
+        f"streams of {seconds:g} s, "
         "all at their end at once"
     )
     if streams < 1:
-        yield Finding("error", "streams", f"{arithmetic}: not one fits")
+        yield _error("streams", f"{arithmetic}: not one fits")
     elif streams < rows:
-        yield Finding(
-            "warn", "streams",
-            f"{arithmetic}: fewer than max_batch_size {rows}, so the cache is full before the batch is, and max_utilization "
+        yield _warn(
+            "streams",
+            f"{arithmetic}: fewer than max_batch_size {rows}, so the cache is full before the batch is, and "
+            f"max_utilization "
             "pauses streams. Lower max_batch_size or take a larger GPU",
-        )  # fmt: skip
+        )
     else:
-        yield Finding("ok", "streams", f"{arithmetic}; the batch of {rows} is full first")
+        yield _ok("streams", f"{arithmetic}; the batch of {rows} is full first")
     if count != parallel:
-        yield Finding("error", "accelerator", f"{count} GPUs for tensor_parallel_count {parallel}: they must be equal")
+        yield _error("accelerator", f"{count} GPUs for tensor_parallel_count {parallel}: they must be equal")
 
 
 def _weight_bytes(quantization: str) -> tuple[float, float]:
@@ -647,9 +653,13 @@ def table(findings: list[Finding], width: int) -> str:
     for finding in findings:
         lead = f"{finding.level:<5}  {finding.topic:<{topics}}  "
         lines += textwrap.wrap(
-            finding.message, max(width, len(lead) + 30), initial_indent=lead, subsequent_indent=" " * len(lead),
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+            finding.message,
+            max(width, len(lead) + 30),
+            initial_indent=lead,
+            subsequent_indent=" " * len(lead),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     return "\n".join(lines)
 
 

@@ -3,9 +3,9 @@
     a Truss folder --build_app--> an app folder (what the image's /app would hold) --LocalTrussServer--> http://127.0.0.1:N
 
 Truss writes the image's build context; the server in it is an ordinary Python program and runs in this environment
-(`requirements/truss.txt`). Two things differ from a deployment: the engine of a `trt_llm` section exists on the
-platform only, so `local=True` leaves that section out and model/model.py falls back to its own engine; and packages come
-from the path instead of /packages.
+(`requirements/truss.txt`). Two things differ from a deployment. The engine of a `trt_llm` section exists only on the
+platform, so `local=True` leaves that section out and model/model.py falls back to its own engine. Packages come from
+the path instead of /packages.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class LocalTrussServer:
             raise
 
     def _wait_until_ready(self) -> None:
-        """Poll readiness. A server whose model failed to load ends, with code 0 or by killing itself when it is asked."""
+        """Poll readiness. A server whose model failed to load ends with code 0, or kills itself when it is asked."""
         assert self._process is not None
         until = time.monotonic() + self.timeout
         while not self._answers():
@@ -193,10 +193,8 @@ class LocalTrussServer:
             return
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):  # an open stream holds a polite shutdown for up to an hour
             process.wait(grace)
-        except subprocess.TimeoutExpired:
-            pass  # an open stream holds a polite shutdown for up to an hour
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -231,7 +229,7 @@ def serve(folder: str | Path = ".", *, port: int = 8080, settings: Mapping[str, 
 def predict(target: str | Path, payload: Mapping[str, Any], out: BinaryIO, *, timeout: float = 600) -> int:
     """POST `payload` and write the audio into `out` as it arrives; returns the number of bytes.
 
-    target: the URL of a running server (with or without the path), or a Truss folder, which is served for this one call.
+    target: the URL of a running server (with or without the path), or a Truss folder to serve for this one call.
     Raises TrussError for an answer that is no success, and for a stream that breaks off.
     """
     if "://" not in str(target):
