@@ -124,6 +124,32 @@ def run(
 # --------------------------------------------------------------------------------------------------- config.yaml alone
 
 
+# Truss looks for unknown keys when it pushes, but not below `trt_llm`, where a misspelt key is a default in silence.
+VALIDATE = """
+import pathlib, sys
+import pydantic
+from truss.base.truss_config import TrussConfig
+
+def unknown(value, path):
+    if isinstance(value, pydantic.RootModel):
+        yield from unknown(value.root, path)
+    elif isinstance(value, pydantic.BaseModel):
+        yield from (".".join((*path, key)) for key in value.model_extra or {})
+        for key in type(value).model_fields:
+            yield from unknown(getattr(value, key), (*path, key))
+
+try:
+    config = TrussConfig.from_yaml(pathlib.Path(sys.argv[1]))
+    config.validate_forbid_extra()
+    keys = list(unknown(config, ()))
+    if keys:
+        raise ValueError("unknown keys: " + ", ".join(keys))
+except Exception as error:
+    print(error)
+    sys.exit(3)
+"""
+
+
 def _truss_library(folder: Path) -> Iterator[Finding]:
     """Truss' own validation, the same that `truss push` runs, in a process of its own.
 
@@ -136,17 +162,8 @@ def _truss_library(folder: Path) -> Iterator[Finding]:
             "not installed, so its own validation was left out: pip install -r requirements/truss.txt",
         )
         return
-    script = (
-        "import pathlib, sys\n"
-        "from truss.base.truss_config import TrussConfig\n"
-        "try:\n"
-        "    TrussConfig.from_yaml(pathlib.Path(sys.argv[1])).validate_forbid_extra()\n"
-        "except Exception as error:\n"
-        "    print(error)\n"
-        "    sys.exit(3)\n"
-    )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(folder / "config.yaml")],
+        [sys.executable, "-c", VALIDATE, str(folder / "config.yaml")],
         capture_output=True,
         text=True,
         env=offline_environment(),
@@ -571,7 +588,7 @@ def _memory(
         return
     left = free * (1 - fraction)
     if left < CODEC:
-        highest = max(0.0, 1 - CODEC / free)
+        highest = max(0, int(100 * (1 - CODEC / free))) / 100
         yield Finding(
             "error" if left < CODEC / 2 else "warn",
             "memory",
