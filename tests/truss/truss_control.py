@@ -1,13 +1,23 @@
-"""The test's end of the strings of `fixtures/scripted_extension.py`."""
+"""The test's end of the strings of `fixtures/scripted_extension.py`, and the server between the two."""
 
 from __future__ import annotations
 
 import json
 import queue
 import socket
+import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from orpheus_serving.noise_checkpoint import NOISE_LAYOUT
+from orpheus_serving.truss_local import LocalTrussServer, build_app
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+EXTENSION = HERE / "fixtures" / "scripted_extension.py"
 
 PATIENCE = 30.0  # seconds until a test gives up; nothing is slower on purpose
 
@@ -93,3 +103,28 @@ class Control:
             # Listed before it is answered: whoever sees a call's audio finds the call.
             self._calls.put(Call(connection, lines, hello))
             connection.sendall(json.dumps({"gated": self.gated, "frames": self.frames}).encode() + b"\n")
+
+
+class Served:
+    """A running server and, where its engine is the scripted one, the strings."""
+
+    def __init__(self, server: LocalTrussServer, control: Control) -> None:
+        self.server = server
+        self.url = server.url
+        self.control = control
+
+
+@contextmanager
+def serve_injected(folder: Path, settings: dict[str, Any], runtime: dict[str, Any] | None = None) -> Iterator[Served]:
+    with tempfile.TemporaryDirectory() as short:  # a Unix socket's path has to be short
+        control = Control(Path(short) / "engine")
+        app = build_app(ROOT, folder, local=False, extension=EXTENSION, settings=settings, runtime=runtime)
+        environment = {
+            "SCRIPTED_ENGINE_SOCKET": str(control.path),
+            "SCRIPTED_ENGINE_CODES": str(NOISE_LAYOUT.codes_per_slot),
+        }
+        try:
+            with LocalTrussServer(app, environment=environment) as server:
+                yield Served(server, control)
+        finally:
+            control.close()
