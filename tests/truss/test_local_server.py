@@ -15,6 +15,7 @@ import pytest
 from orpheus_serving.truss_local import PREDICT, LocalTrussServer, TrussError, build_app, predict
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 STANDIN = HERE / "fixtures" / "standin"
 EXTENSION = HERE / "fixtures" / "scripted_extension.py"
 
@@ -114,6 +115,19 @@ def test_what_truss_refuses_is_told_in_its_words(tmp_path: Path) -> None:
 def test_an_extension_needs_the_section_that_it_stands_in_for(tmp_path: Path) -> None:
     with pytest.raises(TrussError, match="local=True"):
         build_app(STANDIN, tmp_path, extension=EXTENSION)
+
+
+def test_what_a_push_takes() -> None:
+    from truss.util.path import collect_files, is_ignored, load_trussignore_patterns
+
+    patterns = load_trussignore_patterns(ROOT / ".truss_ignore")
+    shipped = [file.relative_to(ROOT) for file in collect_files(ROOT, patterns)]
+    tops = {file.parts[0] for file in shipped}
+    assert tops <= {"config.yaml", "model", "packages", "data", "README.md", "LICENSE", ".truss_ignore"}
+    package = [f.relative_to(ROOT) for f in (ROOT / "packages" / "orpheus_serving").rglob("*.py")]
+    assert set(package) <= set(shipped)
+    assert is_ignored(Path("data/demo_voice/model.safetensors"), patterns)
+    assert not is_ignored(Path("data/voices.json"), patterns)
 
 
 def test_stop_may_be_called_twice_and_before_start(tmp_path: Path) -> None:
