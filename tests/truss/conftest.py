@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 from truss_control import Served, serve_injected
 
+from orpheus_serving.codec.noise_codec import TINY, build_noise_codec
 from orpheus_serving.noise_checkpoint import build_noise_lm
 
 
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """`model_metadata.orpheus` for these tests: a checkpoint and a codec of noise."""
-    from orpheus_serving.codec.noise import build_noise_codec
-
     folder = tmp_path_factory.mktemp("noise")
     return {
         "checkpoint": str(build_noise_lm(folder / "lm")),
-        "codec": str(build_noise_codec(folder / "codec")),
+        "codec": str(build_noise_codec(folder / "codec", TINY)),
         "voice": "noise",
     }
 
