@@ -88,6 +88,8 @@ def build_app(
         config.get(key, default)
         for key, default in (("model_module_dir", "model"), ("bundled_packages_dir", "packages"), ("data_dir", "data"))
     )
+    if not (folder / model).is_dir():
+        raise TrussError(f"{folder} is no Truss: it has no {model}/ with the model's class")
     for name in (model, packages):
         if (folder / name).is_dir():
             shutil.copytree(folder / name, source / name, ignore=unwanted)

@@ -106,7 +106,14 @@ def test_a_folder_without_a_truss_is_named(tmp_path: Path) -> None:
         build_app(tmp_path, tmp_path / "out")
 
 
+def test_a_truss_without_a_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("python_version: py311\n")
+    with pytest.raises(TrussError, match="no model/"):
+        build_app(tmp_path, tmp_path / "out")
+
+
 def test_what_truss_refuses_is_told_in_its_words(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
     (tmp_path / "config.yaml").write_text("python_version: py27\n")
     with pytest.raises(TrussError, match="python_version"):
         build_app(tmp_path, tmp_path / "out")
