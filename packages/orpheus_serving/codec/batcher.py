@@ -54,6 +54,7 @@ class CodecStream:
         self.frames = 0  # decoded
         self.cut = 0  # samples that have left
         self.exact: list[Samples] = []  # exact samples that have not left: from `cut` on
+        self.early_tails = 0  # number of frames at the last provisional ending
         self.provisional: tuple[int, Samples] | None = None  # (its first sample's index, samples) of the last early ending
 
     def push(self, frames: Iterable[Sequence[int]]) -> None:
@@ -85,18 +86,13 @@ class CodecStream:
     def wants_tail(self) -> bool:
         if self.ended and not self.pending:
             return True
-        return self.early and self.frames in EARLY_HOLD and self.provisional_for() != self.frames
-
-    def provisional_for(self) -> int:
-        return self._early_done
-
-    _early_done = 0
+        return self.early and self.frames in EARLY_HOLD and self.early_tails != self.frames
 
     def take_step(self, samples: Samples, frame_samples: int, delay: int) -> Samples | None:
         """The samples of one more frame have come; returns what may leave now."""
         self.frames += 1
         start = (self.frames - 1) * frame_samples - delay
-        self.exact.append(samples[max(0, self._have(start) - start) :])
+        self.exact.append(samples[max(0, self.cut - start) :])  # less what is before the start, or has left
         if self.early and self.frames in EARLY_HOLD:
             return None  # the tail follows and decides
         return self._leave(self.frames * frame_samples - delay, None)
@@ -107,12 +103,8 @@ class CodecStream:
         tail = samples[max(0, delay - total) :]
         if self.ended and not self.pending:
             return self._leave(total, tail)
-        self._early_done = self.frames
+        self.early_tails = self.frames
         return self._leave(total - EARLY_HOLD[self.frames], tail)
-
-    def _have(self, start: int) -> int:
-        """Index up to which samples have left or are kept; samples below 0 do not exist."""
-        return max(start, 0, self.cut)
 
     def _leave(self, until: int, tail: Samples | None) -> Samples | None:
         """Cut the samples `cut .. until` out of exact ones followed by `tail`."""
@@ -132,8 +124,8 @@ class CodecStream:
             start, before = self.provisional
             before = before[max(0, self.cut - start) :][: min(CROSSFADE, count)]
             if len(before) and start <= self.cut:
-                rise = (np.arange(len(before), dtype=np.float32) + 0.5) / len(before)
-                out[: len(before)] = before * (1 - rise) + out[: len(before)] * rise
+                fall = 1 - (np.arange(len(before), dtype=np.float32) + 0.5) / len(before)
+                out[: len(before)] += (before - out[: len(before)]) * fall  # no change at all where both are equal
             self.provisional = None
         if tail is not None:
             self.provisional = (self.cut + exact, tail)
@@ -162,7 +154,7 @@ class Codec:
         self.max_batch = max_batch or (decoder.slots if on_gpu else 1)
         self._runner = Runner(decoder, self.max_batch, compile=on_gpu if compile is None else compile)
         self._wake = threading.Condition()
-        self._streams: deque[CodecStream] = deque()  # with work to do, the one served longest ago first
+        self._streams: dict[CodecStream, None] = {}  # with work to do, in order: the one served longest ago first
         self._free: list[int] = list(range(decoder.slots))
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -237,15 +229,14 @@ class Codec:
         if self._failure:
             raise CodecError(f"the codec is not running: {self._failure}")
         if stream not in self._streams:
-            self._streams.append(stream)
+            self._streams[stream] = None
             self._wake.notify()
 
     def _release(self, stream: CodecStream) -> None:
         """Forget a stream. The step in flight may still write its old row; the next owner ignores what it finds."""
         stream.closed = True
         stream.pending.clear()
-        if stream in self._streams:
-            self._streams.remove(stream)
+        self._streams.pop(stream, None)
         if stream.slot is not None:
             self._free.append(stream.slot)
             stream.slot = None
@@ -317,10 +308,10 @@ class Codec:
                 if finished:
                     mine.append((stream, None))
                     self._release(stream)
-                elif stream in self._streams:  # to the back of the queue, or out of it
-                    self._streams.remove(stream)
+                else:  # to the back of the queue, or out of it
+                    self._streams.pop(stream, None)
                     if stream.pending or stream.wants_tail():
-                        self._streams.append(stream)
+                        self._streams[stream] = None
         for loop, items in deliveries.items():
             _call(loop, _deliver, items)
 
