@@ -16,6 +16,7 @@ PYTEST ?=
 
 BIN := .venv/bin
 CONSTRAINTS := requirements/constraints.txt
+PIP := $(BIN)/pip --disable-pip-version-check install -c $(CONSTRAINTS)
 
 .PHONY: demo test lint types format setup setup-dev clean
 .DELETE_ON_ERROR:
@@ -42,36 +43,34 @@ clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # ------------------------------------------------------------------------------------------------------------- set-up
-# A stamp stands for a set that is installed; it is older than the files that name the set when these have changed.
+# A stamp stands for a set that is installed. A file that names the set and is newer than the stamp installs it again.
 
 setup: .venv/cpu.stamp
 setup-dev: .venv/dev.stamp
 
+# Only torch can bring CUDA, so only its plan is looked at, before anything large is downloaded.
 .venv/cpu.stamp: pyproject.toml requirements/cpu.txt $(CONSTRAINTS) | .venv/made.stamp
-	$(call install, -r requirements/cpu.txt -e .)
+	$(if $(TORCH_INDEX),$(PIP) --no-deps --index-url "$(TORCH_INDEX)" torch)
+	@$(PIP) --quiet --dry-run --report .venv/plan.json -r requirements/cpu.txt
+	@if test -z "$(ALLOW_CUDA)" && grep -Eq '"name": "(nvidia|cuda)-' .venv/plan.json; then \
+	  echo "Stopped: the package index serves a CUDA build of torch, which brings several GB of libraries." >&2; \
+	  echo "This project needs none of them on a CPU. Name an index that has the CPU build of torch:" >&2; \
+	  echo "    make TORCH_INDEX=URL $(MAKECMDGOALS)" >&2; \
+	  echo "or take the CUDA build all the same:" >&2; \
+	  echo "    make ALLOW_CUDA=1 $(MAKECMDGOALS)" >&2; \
+	  exit 1; \
+	fi
+	$(PIP) -r requirements/cpu.txt -e .
 	@touch $@
 
 .venv/dev.stamp: requirements/truss.txt requirements/dev.txt .venv/cpu.stamp
-	$(call install, -r requirements/truss.txt -r requirements/dev.txt -r requirements/cpu.txt)
+	$(PIP) -r requirements/truss.txt -r requirements/dev.txt
 	@touch $@
 
 .venv/made.stamp:
-	@command -v "$(PYTHON)" >/dev/null || { echo "$(PYTHON) not found. Name a Python 3.11 to 3.13: make PYTHON=..." >&2; exit 1; }
+	@command -v "$(PYTHON)" >/dev/null || \
+	  { echo "$(PYTHON) is not there. Name a Python 3.11 to 3.13: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v[:2] <= (3, 13) and \
-	  "$(PYTHON) is Python %d.%d, and this project needs 3.11 to 3.13. Name another one: make PYTHON=python3.11" % v[:2])'
+	  "$(PYTHON) is Python %d.%d, and this project needs 3.11 to 3.13. Name another one: make PYTHON=python3.11 ..." % v[:2])'
 	"$(PYTHON)" -m venv .venv
 	@touch $@
-
-# $(call install,ARGUMENTS OF PIP). Looks at the plan before anything large is downloaded.
-define install
-	$(if $(TORCH_INDEX),$(BIN)/pip install --no-deps --index-url "$(TORCH_INDEX)" -c $(CONSTRAINTS) torch)
-	@echo "Looking at what would be installed:$(1)"
-	@$(BIN)/pip install --quiet --dry-run --report .venv/plan.json -c $(CONSTRAINTS)$(1)
-	@if test -z "$(ALLOW_CUDA)" && grep -Eq '"name": "(nvidia|cuda)-' .venv/plan.json; then \
-	  echo "Stopped: your package index serves a CUDA build of torch, which brings several GB of libraries." >&2; \
-	  echo "Nothing here needs it. Either name an index that has the CPU build:   make TORCH_INDEX=URL ..." >&2; \
-	  echo "or take the CUDA build all the same:                                  make ALLOW_CUDA=1 ..." >&2; \
-	  exit 1; \
-	fi
-	$(BIN)/pip install -c $(CONSTRAINTS)$(1)
-endef
