@@ -52,7 +52,7 @@ def main() -> int:
         return 1
     taken = time.monotonic() - asked
     seconds = size / SAMPLE_BYTES / SAMPLE_RATE
-    print(f"{args.file}: {seconds:.2f} s of sound, the first after {first or taken:.2f} s, the last after {taken:.2f} s")
+    print(f"{args.file}: {seconds:.2f} s of sound, first after {first or taken:.2f} s, last after {taken:.2f} s")
     return 0
 
 
