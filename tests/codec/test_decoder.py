@@ -40,7 +40,7 @@ def test_double_precision_leaves_no_difference() -> None:
     reference = Reference(CONFIGS["tiny"], torch.float64)
     decoder = StreamingDecoder(reference.weights, 1, dtype=torch.float64)
     frames = reference.frames(6)
-    assert np.abs(stream(decoder, frames, 7) - reference.decode(frames, 7)).max() < 1e-10
+    assert np.abs(stream(decoder, frames, 7) - reference.decode(frames, 7)).max() < 1e-10  # float64
 
 
 @torch.inference_mode()
