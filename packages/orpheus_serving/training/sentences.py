@@ -255,11 +255,13 @@ def make_sentences(count: int, vocabulary: int, seed: int, held_out: Sequence[st
     grammar = Grammar(words_by_class(vocabulary), seed)
     bare = {re.sub(r"[^a-z ]", "", s.lower()) for s in held_out}
     hellos = [finish(h, grammar.random) for h in grammar.rules["hello"] if "{" not in h]
-    lines = dict.fromkeys(hellos + grammar.coverage(5) + grammar.coverage(3))
+    lines = dict.fromkeys(hellos + grammar.coverage(4) + grammar.coverage(7))
     if len(lines) > count // 2:  # a small set cannot cover the vocabulary: keep it varied instead
         lines = {}
     while len(lines) < count:
         line = grammar.sentence()
+        if len(line.split()) < 5 and grammar.random.random() < 0.6:  # the grammar is fond of short ones
+            continue
         if len(line) <= 170 and len(line.split()) <= 26 and re.sub(r"[^a-z ]", "", line.lower()) not in bare:
             lines[line] = None
     shuffled = list(lines)[:count]
