@@ -1,6 +1,7 @@
 """Train the codec: codes first, then the decoder, then an adversarial polish. One GPU, time-boxed, resumable.
 
     quantiser   mel -> MelEncoder -> residual VQ -> MelDecoder -> mel, L1; codebooks by moving averages; then frozen
+    wave        SNAC's waveform encoder, taught to give the mel encoder's latents (optional: serving and preparing do not need it)
     decoder     wave -> frozen codes -> SNAC decoder -> wave; multi-scale mel and magnitude losses, and for the second
                 half discriminators on spectra and periods as well
     export      codec/config.json + pytorch_model.bin (SNAC's format) and mel_encoder.safetensors
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .codec_model import FRAME, SNAC_CONFIG, MelCodec, MelDecoder, log_mel, mel_filters, quantise, spectrum, to_frames
+from .codec_model import FRAME, SNAC_CONFIG, MelCodec, MelDecoder, log_mel, mel_filters, quantise, spectrum
 from .corpus import read_audio
 from .progress import RunLog, TimeBox, load, save
 
@@ -318,6 +319,42 @@ def train_decoder(args: argparse.Namespace) -> None:
     log.plot()
 
 
+def train_wave(args: argparse.Namespace) -> None:
+    device = args.device
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    segments = Segments(args.corpus, device)
+    codec = load_trained(args.out, device).requires_grad_(False)
+    encoder = codec.snac.encoder.requires_grad_(True).train()
+    params = list(encoder.parameters())
+    optimiser = torch.optim.AdamW(params, lr=1e-3, betas=(0.9, 0.98), fused=device == "cuda")
+    path = args.out / "wave.pt"
+    done = load(path, device)
+    if done:
+        encoder.load_state_dict(done["encoder"])
+        optimiser.load_state_dict(done["optimiser"])
+    box = TimeBox(args.seconds, args.steps, *((done["spent"], done["step"]) if done else ()))
+    log = RunLog(args.out, "wave", args.steps)
+    edge = MARGIN * 4  # latents
+    while box.fraction < 1:
+        for group in optimiser.param_groups:
+            group["lr"] = 1e-3 * box.rate(200, 0.4, 0.03)
+        wave = segments.draw(args.batch, (args.frames + 2 * MARGIN) * FRAME)
+        goal = codec.mel_encoder(log_mel(wave))
+        guess = encoder(wave[:, None])
+        loss = F.l1_loss(guess[..., edge:-edge], goal[..., edge:-edge]) / goal.abs().mean()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(params, 1.0)
+        optimiser.step()
+        if box.step % args.report == 0:
+            pairs = zip(quantise(codec.snac.quantizer, guess), quantise(codec.snac.quantizer, goal), strict=True)
+            log.log(box.step, loss=loss.item(), **{f"same_{k}": (a == b).float().mean().item() for k, (a, b) in enumerate(pairs)})
+        box.step += 1
+    save(path, {"encoder": encoder.state_dict(), "optimiser": optimiser.state_dict(), "spent": box.spent, "step": box.step})
+    log.plot()
+
+
 def load_trained(folder: Path, device: str, decoder: str = "decoder.pt") -> MelCodec:
     """The codec as far as it is trained: quantiser, and decoder if that stage has run."""
     codec = MelCodec(SNAC_CONFIG)
@@ -327,6 +364,8 @@ def load_trained(folder: Path, device: str, decoder: str = "decoder.pt") -> MelC
     codec.load_state_dict(state["codec"])
     if (trained := load(folder / decoder, "cpu")) is not None:
         codec.snac.decoder.load_state_dict(trained["decoder"])
+    if (trained := load(folder / "wave.pt", "cpu")) is not None:
+        codec.snac.encoder.load_state_dict(trained["encoder"])
     return codec.eval().to(device)
 
 
@@ -349,7 +388,7 @@ def encode_recordings(codec: MelCodec, waves: list[np.ndarray], device: str, bat
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--stage", choices=["quantiser", "decoder", "export"], required=True)
+    parser.add_argument("--stage", choices=["quantiser", "decoder", "wave", "export"], required=True)
     parser.add_argument("--corpus", type=Path, nargs="+", default=[], help="corpus folders (see teacher and prepare)")
     parser.add_argument("--out", type=Path, required=True, help="run folder: checkpoints, CSV, plots; export writes here too")
     parser.add_argument("--seconds", type=float, default=300, help="time box of the stage")
@@ -369,9 +408,11 @@ def main(args: argparse.Namespace) -> None:
             train_quantiser(args)
         case "decoder":
             train_decoder(args)
+        case "wave":
+            train_wave(args)
         case "export":
             codec = load_trained(args.out, "cpu", args.decoder)
-            codec.export(args.out / "codec", args.out / "mel_encoder.safetensors")
+            codec.export(args.out / "codec", args.out / "mel_encoder.safetensors", (args.out / "wave.pt").exists())
 
 
 if __name__ == "__main__":

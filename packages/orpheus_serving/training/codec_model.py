@@ -163,12 +163,18 @@ class MelCodec(nn.Module):
         wave: torch.Tensor = self.snac.decode(to_levels(frames))[:, 0]
         return wave
 
-    def export(self, folder: Path, mel_path: Path) -> None:
-        """`config.json` and `pytorch_model.bin` as `snac.SNAC.from_pretrained` reads them, and the mel encoder; fp16."""
+    def export(self, folder: Path, mel_path: Path, wave_encoder: bool) -> None:
+        """`config.json` and `pytorch_model.bin` as `snac.SNAC.from_pretrained` reads them, and the mel encoder; fp16.
+
+        Where SNAC's own encoder was not trained, its place is filled with weights whose output is zero.
+        """
         from safetensors.torch import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(self.config, indent=1) + "\n", encoding="utf-8")
+        if not wave_encoder:
+            for name, p in self.snac.encoder.named_parameters():
+                p.data.fill_(1.0 if name.endswith(("original1", "alpha")) else 0.0)
         half = {k: v.detach().cpu().half().contiguous() for k, v in self.snac.state_dict().items()}
         torch.save(half, folder / "pytorch_model.bin")
         save_file({k: v.detach().cpu().half().contiguous() for k, v in self.mel_encoder.state_dict().items()}, mel_path)

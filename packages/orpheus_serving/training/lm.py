@@ -131,7 +131,9 @@ def train(args: argparse.Namespace) -> None:
     others = [p for n, p in net.named_parameters() if p.ndim != 2 or "embed" in n]
     muon = Muon(matrices)
     adam = torch.optim.AdamW(others, lr=2e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=device == "cuda")
-    run = torch.compile(net) if args.compile else net
+    if args.compile:  # layer by layer: one compilation serves them all
+        for layer in net.model.layers:
+            layer.compile()
 
     rows = read_prepared(args.data)
     docs = documents([r.text for r in rows], [r.voice for r in rows], [r.codes for r in rows])
@@ -166,7 +168,7 @@ def train(args: argparse.Namespace) -> None:
     @torch.no_grad()
     def check() -> float:
         net.eval()
-        losses = [run(*(x.to(device) for x in batch)).item() for batch in validation]
+        losses = [net(*(x.to(device) for x in batch)).item() for batch in validation]
         net.train()
         return sum(losses) / max(1, len(losses))
 
@@ -175,7 +177,7 @@ def train(args: argparse.Namespace) -> None:
         saved = {k: v.clone() for k, v in net.state_dict().items()}
         example = [x.to(device) for x in (validation[0] if validation else next(packed(kept, range(len(kept)), args.batch, args.length)))]
         for _ in range(2):
-            run(*example).backward()
+            net(*example).backward()
         net.zero_grad(set_to_none=True)
         net.load_state_dict(saved)
         check()
@@ -206,7 +208,7 @@ def train(args: argparse.Namespace) -> None:
     while box.fraction < 1 and (batch := feed.get()) is not None:
         rate = box.rate(args.warmup, args.hold, 0.0)
         ids, number, position, target = (x.to(device, non_blocking=True) for x in batch)
-        loss = run(with_noise(ids, NOISE), number, position, target)
+        loss = net(with_noise(ids, NOISE), number, position, target)
         loss.backward()
         nn.utils.clip_grad_norm_(others, 1.0)
         muon.step(args.rate * rate)
@@ -248,7 +250,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--heads", type=int, default=Shape.heads)
     parser.add_argument("--mlp", type=int, default=Shape.mlp)
     parser.add_argument("--hold-every", type=int, default=200, help="every n-th utterance is for validation")
-    parser.add_argument("--snapshots", type=float, nargs="*", default=[0.6, 0.8], help="shares of the run to keep weights at")
+    parser.add_argument("--snapshots", type=float, nargs="*", default=[0.85], help="shares of the run to keep weights at")
     parser.add_argument("--report", type=int, default=50, help="steps between CSV lines")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -54,12 +54,15 @@ PHONEMES = {
 }  # fmt: skip
 PHONEME = re.compile("|".join(re.escape(k) for k in sorted(PHONEMES, key=len, reverse=True)))
 
+LETTER_A = re.compile(r"\b[Aa](?= (?:[mM]|[B-Z])\b)|(?<=\b[B-Z] )A\b")  # spelled, not the article
+
 
 def phonemize(texts: Sequence[str], voice: str = "en-us") -> list[str]:
     """Kokoro phonemes of each text, punctuation kept. One run of espeak-ng (the program must be installed)."""
     pieces: list[str] = []
     plans: list[list[str | int]] = []  # a piece's index, or punctuation
     for text in texts:
+        text = LETTER_A.sub("eh", text)
         plan: list[str | int] = []
         for part in re.split(r"([,.;:!?]+)", text):
             if re.search(r"\w", part):
@@ -231,24 +234,29 @@ class Utterance:
     pcm: np.ndarray  # int16, trimmed
 
 
-def trim(wave: np.ndarray, lead_s: float = 0.06, tail_s: float = 0.12, floor_db: float = -50.0) -> np.ndarray:
-    """Cut silence at both ends, leaving `lead_s` and `tail_s`, and fade the cuts. Silence is 10 ms below `floor_db` of the peak."""
+def speech_span(
+    waves: torch.Tensor, lead_s: float = 0.06, tail_s: float = 0.12, floor_db: float = -50.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where speech begins and ends, with `lead_s` and `tail_s` of what surrounds it: waves [B, T] -> first, last [B] in samples.
+
+    Silence is 10 ms whose level is below `floor_db` of the loudest 10 ms.
+    """
     hop = SAMPLE_RATE // 100
-    frames = len(wave) // hop
-    if not frames:
-        return wave
-    level = np.sqrt((wave[: frames * hop].reshape(frames, hop).astype(np.float64) ** 2).mean(1))
-    loud = np.flatnonzero(level > level.max() * 10 ** (floor_db / 20))
-    if not len(loud):
-        return wave[:0]
-    first = max(0, int(loud[0] * hop - lead_s * SAMPLE_RATE))
-    last = min(len(wave), int((loud[-1] + 1) * hop + tail_s * SAMPLE_RATE))
-    cut = wave[first:last].copy()
-    fade = min(hop, len(cut) // 2)
+    level = waves[:, : waves.shape[1] // hop * hop].unflatten(1, (-1, hop)).square().mean(2).sqrt()
+    loud = (level > level.amax(1, keepdim=True) * 10 ** (floor_db / 20)).float()
+    first = loud.argmax(1) * hop - int(lead_s * SAMPLE_RATE)
+    last = (loud.shape[1] - loud.flip(1).argmax(1)) * hop + int(tail_s * SAMPLE_RATE)
+    return first.clamp(min=0), last.clamp(max=waves.shape[1])
+
+
+def cut(wave: np.ndarray, first: int, last: int) -> np.ndarray:
+    """wave[first:last] with 10 ms fades, so that no cut clicks. int16 in, int16 out."""
+    piece = wave[first:last].copy()
+    fade = min(SAMPLE_RATE // 100, len(piece) // 2)
     ramp = np.linspace(0, 1, fade, dtype=np.float32)
-    cut[:fade] *= ramp
-    cut[len(cut) - fade :] *= ramp[::-1]
-    return cut
+    piece[:fade] = piece[:fade] * ramp
+    piece[len(piece) - fade :] = piece[len(piece) - fade :] * ramp[::-1]
+    return piece
 
 
 class Teacher:
@@ -299,8 +307,10 @@ class Teacher:
             style = torch.stack([self.styles[voices[i]][len(ids[i]) - 3] for _, i, *_ in batch]).to(self.device)
             waves = self.model.speak(torch.stack(prosody), torch.stack(text), style).float()
             waves = waves * (peak / waves.abs().amax(1, keepdim=True).clamp(min=1e-4))
-            for (_, i, *_), wave in zip(batch, waves.cpu().numpy(), strict=True):
-                yield Utterance(i, (np.clip(trim(wave), -1, 1) * 32767).astype(np.int16))
+            spans = torch.stack(speech_span(waves), 1).tolist()
+            pcm = (waves.clamp(-1, 1) * 32767).short().cpu().numpy()
+            for (_, i, *_), wave, (first, last) in zip(batch, pcm, spans, strict=True):
+                yield Utterance(i, cut(wave, first, last))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
