@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from .documents import answer_start, documents
 from .progress import RunLog, TimeBox, load, save
 from .sample import speak_codes
 from .small_lm import LAYOUT, PAD, Shape, SmallLM, export, make_tokenizer, to_hf
@@ -26,22 +27,11 @@ from .store import read_prepared
 NOISE = 0.03  # share of input codes replaced at random in training: the model must survive its own slips
 
 
-def documents(texts: Sequence[str], voices: Sequence[str], codes: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Token ids of each utterance, prompt to end of speech; codes[i] is [F, 7]."""
-    prompts = make_tokenizer().encode_batch([f"{v}: {t}" for v, t in zip(voices, texts, strict=True)])
-    offset = LAYOUT.first_code + LAYOUT.codes_per_slot * np.arange(LAYOUT.slots)
-    return [
-        np.concatenate([LAYOUT.prompt_ids(p.ids), (c.astype(np.int64) + offset).reshape(-1), [LAYOUT.end_of_speech]]).astype(np.int32)
-        for p, c in zip(prompts, codes, strict=True)
-    ]  # fmt: skip
-
-
 def packed(docs: Sequence[np.ndarray], order: Sequence[int], batch: int, length: int) -> Iterator[list[torch.Tensor]]:
     """Batches of rows filled with whole documents: ids, document number (-1 is padding), position, target (-100: no loss).
 
     Loss is on speech alone: the prompt is given. Documents longer than a row are left out.
     """
-    start = LAYOUT.prompt_after[-1]
     rows: list[tuple[np.ndarray, ...]] = []
     current: list[np.ndarray] = []
     used = 0
@@ -54,7 +44,7 @@ def packed(docs: Sequence[np.ndarray], order: Sequence[int], batch: int, length:
             span = slice(at, at + len(doc) - 1)
             ids[span], number[span], position[span] = doc[:-1], j, np.arange(len(doc) - 1)
             goal = doc[1:].astype(np.int64)
-            goal[: int(np.argmax(doc == start))] = -100
+            goal[: answer_start(doc, LAYOUT) - 1] = -100
             target[span] = goal
             at += len(doc) - 1
         rows.append((ids, number, position, target))
@@ -136,7 +126,7 @@ def train(args: argparse.Namespace) -> None:
             layer.compile()
 
     rows = read_prepared(args.data)
-    docs = documents([r.text for r in rows], [r.voice for r in rows], [r.codes for r in rows])
+    docs = documents(rows, make_tokenizer(), LAYOUT)
     held = [d for i, d in enumerate(docs) if i % args.hold_every == 0]
     kept = [d for i, d in enumerate(docs) if i % args.hold_every]
     tokens = sum(len(d) for d in kept)
