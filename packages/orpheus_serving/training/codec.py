@@ -1,10 +1,10 @@
 """Train the codec: codes first, then the decoder, then an adversarial polish. One GPU, time-boxed, resumable.
 
-    quantiser   mel -> MelEncoder -> residual VQ -> MelDecoder -> mel, L1; codebooks by moving averages; then frozen
-    wave        SNAC's waveform encoder, taught to give the mel encoder's latents (optional: serving and preparing do not need it)
-    decoder     wave -> frozen codes -> SNAC decoder -> wave; multi-scale mel and magnitude losses, and for the second
-                half discriminators on spectra and periods as well
-    export      codec/config.json + pytorch_model.bin (SNAC's format) and mel_encoder.safetensors
+quantiser   mel -> MelEncoder -> residual VQ -> MelDecoder -> mel, L1; codebooks by moving averages; then frozen
+wave        SNAC's waveform encoder, taught to give the mel encoder's latents (optional: serving and preparing do not need it)
+decoder     wave -> frozen codes -> SNAC decoder -> wave; multi-scale mel and magnitude losses, and for the second
+            half discriminators on spectra and periods as well
+export      codec/config.json + pytorch_model.bin (SNAC's format) and mel_encoder.safetensors
 """
 
 from __future__ import annotations
@@ -349,9 +349,16 @@ def train_wave(args: argparse.Namespace) -> None:
         optimiser.step()
         if box.step % args.report == 0:
             pairs = zip(quantise(codec.snac.quantizer, guess), quantise(codec.snac.quantizer, goal), strict=True)
-            log.log(box.step, loss=loss.item(), **{f"same_{k}": (a == b).float().mean().item() for k, (a, b) in enumerate(pairs)})
+            log.log(
+                box.step,
+                loss=loss.item(),
+                **{f"same_{k}": (a == b).float().mean().item() for k, (a, b) in enumerate(pairs)},
+            )
         box.step += 1
-    save(path, {"encoder": encoder.state_dict(), "optimiser": optimiser.state_dict(), "spent": box.spent, "step": box.step})
+    save(
+        path,
+        {"encoder": encoder.state_dict(), "optimiser": optimiser.state_dict(), "spent": box.spent, "step": box.step},
+    )
     log.plot()
 
 
@@ -369,13 +376,17 @@ def load_trained(folder: Path, device: str, decoder: str = "decoder.pt") -> MelC
     return codec.eval().to(device)
 
 
-def encode_recordings(codec: MelCodec, waves: list[np.ndarray], device: str, batch_seconds: float = 600.0) -> Iterator[tuple[int, np.ndarray]]:
+def encode_recordings(
+    codec: MelCodec, waves: list[np.ndarray], device: str, batch_seconds: float = 600.0
+) -> Iterator[tuple[int, np.ndarray]]:
     """Frames of each int16 recording, as (index, [F, 7] uint16), F = ceil(samples / 2048), shortest first."""
     order = sorted(range(len(waves)), key=lambda i: len(waves[i]))
     at = 0
     while at < len(order):
         batch: list[int] = []
-        while at < len(order) and (len(batch) + 1) * len(waves[order[at]]) <= max(batch_seconds * 24000, len(waves[order[at]])):
+        while at < len(order) and (len(batch) + 1) * len(waves[order[at]]) <= max(
+            batch_seconds * 24000, len(waves[order[at]])
+        ):
             batch.append(order[at])
             at += 1
         counts = [-(-len(waves[i]) // FRAME) for i in batch]
@@ -390,7 +401,9 @@ def encode_recordings(codec: MelCodec, waves: list[np.ndarray], device: str, bat
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stage", choices=["quantiser", "decoder", "wave", "export"], required=True)
     parser.add_argument("--corpus", type=Path, nargs="+", default=[], help="corpus folders (see teacher and prepare)")
-    parser.add_argument("--out", type=Path, required=True, help="run folder: checkpoints, CSV, plots; export writes here too")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="run folder: checkpoints, CSV, plots; export writes here too"
+    )
     parser.add_argument("--seconds", type=float, default=300, help="time box of the stage")
     parser.add_argument("--steps", type=int, default=1_000_000, help="step limit of the stage")
     parser.add_argument("--batch", type=int, default=64, help="segments a step")

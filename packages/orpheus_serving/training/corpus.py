@@ -1,7 +1,7 @@
 """Speech on disk, ready for a GPU: one file of samples and one line a recording.
 
-    corpus/audio.i16      mono PCM, 24 kHz, little-endian int16, recordings one after another
-    corpus/index.jsonl    {"start": sample, "samples": n, "voice": "ava", "text": "..."} in the same order
+corpus/audio.i16      mono PCM, 24 kHz, little-endian int16, recordings one after another
+corpus/index.jsonl    {"start": sample, "samples": n, "voice": "ava", "text": "..."} in the same order
 """
 
 from __future__ import annotations

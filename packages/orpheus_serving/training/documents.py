@@ -11,7 +11,9 @@ from ..tokens import TokenLayout
 from .store import Prepared
 
 
-def documents(rows: Sequence[Prepared], tokenizer: Any, layout: TokenLayout, template: str = "{voice}: {text}") -> list[np.ndarray]:
+def documents(
+    rows: Sequence[Prepared], tokenizer: Any, layout: TokenLayout, template: str = "{voice}: {text}"
+) -> list[np.ndarray]:
     """Token ids [N] int32 of each row; `tokenizer` is a `tokenizers.Tokenizer`."""
     texts = [template.format(voice=r.voice, text=r.text) for r in rows]
     prompts = tokenizer.encode_batch(texts, add_special_tokens=False)

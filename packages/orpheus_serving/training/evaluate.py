@@ -110,7 +110,9 @@ def decode(codec: MelCodec, codes: np.ndarray) -> np.ndarray:
     return codec.decode(torch.from_numpy(codes.astype(np.int64))[None])[0].cpu().numpy().astype(np.float32)
 
 
-def speak(voice: Voice, names: Sequence[str], sentences: Sequence[str], seed: int, **sampling: float) -> list[tuple[str, str, np.ndarray, bool]]:
+def speak(
+    voice: Voice, names: Sequence[str], sentences: Sequence[str], seed: int, **sampling: float
+) -> list[tuple[str, str, np.ndarray, bool]]:
     """(voice, sentence, wave, ended) for every voice and sentence."""
     jobs: list[tuple[str | None, str]] = [(v, s) for v in names for s in sentences]
     spoken = speak_codes(voice.model, voice.tokenizer, voice.layout, jobs, seed, **{**voice.sampling, **sampling})  # type: ignore[arg-type]
@@ -186,7 +188,9 @@ def main(args: argparse.Namespace) -> None:
     print(json.dumps(report, indent=1))
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps({"summary": report, "utterances": [asdict(r) for r in rows]}, indent=1) + "\n", encoding="utf-8")
+        args.out.write_text(
+            json.dumps({"summary": report, "utterances": [asdict(r) for r in rows]}, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

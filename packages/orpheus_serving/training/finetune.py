@@ -39,7 +39,9 @@ def read_speech(folder: Path) -> tuple[TokenLayout, str, dict[str, Any] | None]:
     return layout, speech["prompt"]["with_voice"], speech
 
 
-def batches(docs: Sequence[np.ndarray], layout: TokenLayout, tokens: int, rng: np.random.Generator) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(
+    docs: Sequence[np.ndarray], layout: TokenLayout, tokens: int, rng: np.random.Generator
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """(ids, targets) [B, T], right-padded, of like lengths, about `tokens` ids each; -100 where there is no loss.
 
     Right padding needs no mask: attention is causal, and nothing is asked at the padding.
@@ -65,7 +67,12 @@ def with_lora(model: Any, rank: int, alpha: float, dropout: float) -> Any:
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
-        r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=PROJECTIONS, task_type="CAUSAL_LM", use_rslora=True
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        target_modules=PROJECTIONS,
+        task_type="CAUSAL_LM",
+        use_rslora=True,
     )
     return get_peft_model(model, config)
 
@@ -93,7 +100,9 @@ def train(args: argparse.Namespace) -> None:
     docs = documents(rows + rehearsal(args.rehearse, args.rehearse_hours, args.seed), tokenizer, layout, template)
     docs = [d for d in docs if len(d) <= args.length]
     held, kept = docs[: args.held_out], docs[args.held_out :]
-    print(f"{len(kept)} utterances, {sum(r.seconds for r in rows) / 60:.1f} minutes of the new voice, {len(held)} held out")
+    print(
+        f"{len(kept)} utterances, {sum(r.seconds for r in rows) / 60:.1f} minutes of the new voice, {len(held)} held out"
+    )
 
     dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
     model = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=dtype if args.mode == "lora" else torch.float32)

@@ -1,7 +1,7 @@
 """How much of the speech was understood: a local recogniser, plain words, edit distance.
 
-    wave -> faster-whisper (greedy, English) -> text -> words() ┐
-                                    sentence -> words() -------┴-> errors / reference words = word error rate
+wave -> faster-whisper (greedy, English) -> text -> words() ┐
+                                sentence -> words() -------┴-> errors / reference words = word error rate
 """
 
 from __future__ import annotations

@@ -38,7 +38,9 @@ def speak_codes(
     from transformers import DynamicCache
 
     device = model.device
-    prompts = [layout.prompt_ids(tokenizer.encode(f"{v}: {t}" if v else t, add_special_tokens=False).ids) for v, t in jobs]
+    prompts = [
+        layout.prompt_ids(tokenizer.encode(f"{v}: {t}" if v else t, add_special_tokens=False).ids) for v, t in jobs
+    ]
     width = max(len(p) for p in prompts)
     ids = torch.full((len(jobs), width), layout.end_of_speech, dtype=torch.long)
     mask = torch.zeros(len(jobs), width, dtype=torch.long)
@@ -64,8 +66,10 @@ def speak_codes(
         choices = logits[:, first : first + layout.codes_per_slot]
         if repetition_penalty != 1.0 and step:
             used = torch.zeros_like(choices, dtype=torch.bool)
-            used.scatter_(1, out[alive, slot:step:layout.slots], True) if step > slot else None
-            choices = torch.where(used, torch.where(choices > 0, choices / repetition_penalty, choices * repetition_penalty), choices)
+            used.scatter_(1, out[alive, slot : step : layout.slots], True) if step > slot else None
+            choices = torch.where(
+                used, torch.where(choices > 0, choices / repetition_penalty, choices * repetition_penalty), choices
+            )
         if slot == 0:
             choices = torch.cat([choices, logits[:, layout.end_of_speech, None]], 1)
         if step == max_frames * layout.slots:

@@ -34,7 +34,12 @@ def make_tokenizer() -> Any:
     """A `tokenizers.Tokenizer`: accents off, lower case, one id a character; characters it does not know vanish."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-    vocabulary = {"<pad>": PAD, "<end_of_speech>": END_OF_SPEECH, "<start_text>": START_TEXT, "<start_speech>": START_SPEECH}
+    vocabulary = {
+        "<pad>": PAD,
+        "<end_of_speech>": END_OF_SPEECH,
+        "<start_text>": START_TEXT,
+        "<start_speech>": START_SPEECH,
+    }
     vocabulary |= {c: FIRST_CHARACTER + i for i, c in enumerate(CHARACTERS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
     tokenizer.normalizer = normalizers.Sequence(
@@ -78,7 +83,9 @@ class Attention(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        q, k, v = (p(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            p(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
         out = F.scaled_dot_product_attention(rotate(q, *turn), rotate(k, *turn), v, attn_mask=mask)
         y: torch.Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
         return y
@@ -130,7 +137,9 @@ class SmallLM(nn.Module):
         size = shape.hidden // shape.heads
         self.register_buffer("speed", shape.theta ** (-torch.arange(0, size, 2).float() / size), persistent=False)
 
-    def forward(self, ids: torch.Tensor, document: torch.Tensor, position: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, ids: torch.Tensor, document: torch.Tensor, position: torch.Tensor, target: torch.Tensor
+    ) -> torch.Tensor:
         """ids, document, position, target [B, T] -> mean cross entropy where target >= 0; attention stays inside a document."""
         length = ids.shape[1]
         dtype = torch.bfloat16 if ids.is_cuda else torch.float32

