@@ -31,8 +31,7 @@ class Segments:
     """Random stretches of a corpus, kept whole on the device."""
 
     def __init__(self, folders: list[Path], device: str) -> None:
-        parts = [torch.from_numpy(np.array(read_audio(folder))) for folder in folders]
-        self.audio = torch.cat(parts).to(device)
+        self.audio = torch.cat([torch.from_numpy(np.array(read_audio(folder))).to(device) for folder in folders])
 
     def draw(self, batch: int, samples: int) -> torch.Tensor:
         """[batch, samples] float32 in -1 .. 1."""

@@ -29,13 +29,13 @@ def words(text: str) -> list[str]:
     from num2words import num2words
 
     text = unicodedata.normalize("NFKD", text.lower()).encode("ascii", "ignore").decode()
+    text = re.sub(r"(?<![\d,.$])(1[1-9]|20)(\d\d)\b(?![,.]\d| dollars)", lambda m: num2words(int(m.group()), to="year"), text)
     text = re.sub(r"(\d),(\d{3})", r"\1\2", text)
     text = re.sub(r"\b([ap])\.m\b\.?", r"\1m", text)
     text = re.sub(r"\$(\d+)(\.\d+)?", r"\1\2 dollars", text).replace("%", " percent").replace("&", " and ")
     text = re.sub(r"\b(\d{1,2}):00\b", r"\1 o'clock", text)
     text = re.sub(r"\b(\d{1,2}):(\d{2})\b", r"\1 \2", text)
     text = re.sub(r"(\d+)(st|nd|rd|th)\b", lambda m: num2words(int(m.group(1)), to="ordinal"), text)
-    text = re.sub(r"\b(1[1-9]|20)(\d\d)\b(?! dollars)", lambda m: num2words(int(m.group()), to="year"), text)
     text = re.sub(r"\d+(\.\d+)?", lambda m: f" {num2words(float(m.group()) if m.group(1) else int(m.group()))} ", text)
     text = re.sub(r"[^a-z' ]", " ", text.replace("-", " "))
     found = [w.strip("'") for w in text.split()]
