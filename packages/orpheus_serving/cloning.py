@@ -3,7 +3,8 @@
     reference text + frames of codes (the reference audio through the codec's encoder) ┐
                                                                text to speak ----------┴-> prompt ids
 
-The pretrained Orpheus checkpoint was trained on pairs of one speaker, so it carries the voice of the first utterance into the
+The pretrained Orpheus checkpoint was trained on pairs of one speaker, so it carries the voice of the first utterance
+into the
 second. The layout is two turns, the first one complete:
 
     before text after  codes  end-of-speech end-of-turn   before text after
@@ -40,7 +41,8 @@ def clone_prompt(
 ) -> list[int]:
     """Prompt ids that ask for `text` in the voice of `reference`.
 
-    `end_of_turn` are the ids between the reference's end of speech and the next turn: empty for a layout without turns. Raises
+    `end_of_turn` are the ids between the reference's end of speech and the next turn: empty for a layout without
+    turns. Raises
     InvalidRequest for a reference without words or sound, longer than 30 s, or with codes that are not the layout's.
     """
     if not reference.text.strip():

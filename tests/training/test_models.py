@@ -60,7 +60,9 @@ def test_left_padding_changes_nothing() -> None:
     torch.manual_seed(0)
     model = to_hf(SmallLM(SHAPE, 0.0).state_dict(), SHAPE)
     alone = speak_codes(model, make_tokenizer(), LAYOUT, [("ava", "yes")], 0, temperature=0, max_frames=3)
-    beside = speak_codes(model, make_tokenizer(), LAYOUT, [("ava", "a much longer one."), ("ava", "yes")], 0, temperature=0, max_frames=3)
+    beside = speak_codes(
+        model, make_tokenizer(), LAYOUT, [("ava", "a much longer one."), ("ava", "yes")], 0, temperature=0, max_frames=3
+    )
     assert np.array_equal(alone[0].codes, beside[1].codes)
 
 
@@ -132,7 +134,12 @@ def test_lm_training_resumes_and_exports(tmp_path: Path) -> None:
     assert steps[-1] == 8
     lm.main(arguments(lm, "--out", str(tmp_path / "run"), "--export", str(tmp_path / "voice"), "--layers", "1", "--hidden", "32",
                       "--heads", "2", "--mlp", "64"))  # fmt: skip
-    assert {p.name for p in (tmp_path / "voice").iterdir()} == {"config.json", "model.safetensors", "tokenizer.json", "speech.json"}
+    assert {p.name for p in (tmp_path / "voice").iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "speech.json",
+    }
 
 
 def test_the_codec_is_snacs_own_format(tmp_path: Path) -> None:

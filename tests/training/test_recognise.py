@@ -28,7 +28,14 @@ def test_spelling_is_not_an_error(written: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("reference", "heard", "count"),
-    [("a b c", "a b c", 0), ("a b c", "a x c", 1), ("a b c", "a c", 1), ("a b", "a b b", 1), ("a b", "", 2), ("", "a", 1)],
+    [
+        ("a b c", "a b c", 0),
+        ("a b c", "a x c", 1),
+        ("a b c", "a c", 1),
+        ("a b", "a b b", 1),
+        ("a b", "", 2),
+        ("", "a", 1),
+    ],
 )
 def test_edits_are_counted(reference: str, heard: str, count: int) -> None:
     assert errors(reference.split(), heard.split()) == count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -23,7 +22,7 @@ class _ModuleParser(argparse.ArgumentParser):
 
     module: str | None = None
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.module is not None:
             module, self.module = import_module(f"{__package__}.{self.module}"), None
             self.description, self.formatter_class = module.__doc__, argparse.RawDescriptionHelpFormatter

@@ -1,7 +1,8 @@
 """Train the codec: codes first, then the decoder, then an adversarial polish. One GPU, time-boxed, resumable.
 
 quantiser   mel -> MelEncoder -> residual VQ -> MelDecoder -> mel, L1; codebooks by moving averages; then frozen
-wave        SNAC's waveform encoder, taught to give the mel encoder's latents (optional: serving and preparing do not need it)
+wave        SNAC's waveform encoder, taught to give the mel encoder's latents (optional: serving and preparing do not
+need it)
 decoder     wave -> frozen codes -> SNAC decoder -> wave; multi-scale mel and magnitude losses, and for the second
             half discriminators on spectra and periods as well
 export      codec/config.json + pytorch_model.bin (SNAC's format) and mel_encoder.safetensors
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -206,9 +208,7 @@ class PeriodJudge(nn.Module):
         super().__init__()
         self.period = period
         widths = [1, 16, 64, 128, 256]
-        self.layers = nn.ModuleList(
-            nn.Conv2d(a, b, (5, 1), (3, 1), (2, 0)) for a, b in zip(widths, widths[1:], strict=False)
-        )
+        self.layers = nn.ModuleList(nn.Conv2d(a, b, (5, 1), (3, 1), (2, 0)) for a, b in pairwise(widths))
         self.score = nn.Conv2d(widths[-1], 1, (3, 1), 1, (1, 0))
 
     def forward(self, wave: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:

@@ -1,10 +1,13 @@
 """A small codec in SNAC's own format, whose codes come from a mel encoder.
 
-    wave [B, T] -> mel [B, 100, T/256] -> MelEncoder -> latents [B, 256, T/512] -> residual VQ -> codes, 7 a frame of 2,048 samples
+    wave [B, T] -> mel [B, 100, T/256] -> MelEncoder -> latents [B, 256, T/512] -> residual VQ -> codes, 7 a frame of
+    2,048 samples
     codes -> snac's quantiser and decoder -> wave
 
-Training SNAC end to end from the waveform needs far more time than an hour of one GPU; codes learned on a mel spectrogram, then
-frozen, do not. The quantiser and decoder are the `snac` package's modules with its parameter names, so a server loads them as
+Training SNAC end to end from the waveform needs far more time than an hour of one GPU; codes learned on a mel
+spectrogram, then
+frozen, do not. The quantiser and decoder are the `snac` package's modules with its parameter names, so a server
+loads them as
 it loads the real codec. Only `MelEncoder` is ours: preparing data and cloning need it, serving does not.
 """
 

@@ -11,6 +11,12 @@ from ..tokens import TokenLayout
 from .store import Prepared
 
 
+def read_layout(tokens: dict[str, Any]) -> TokenLayout:
+    """The `tokens` object of a checkpoint's `speech.json`."""
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in tokens.items()}
+    return TokenLayout(**fields)
+
+
 def documents(
     rows: Sequence[Prepared], tokenizer: Any, layout: TokenLayout, template: str = "{voice}: {text}"
 ) -> list[np.ndarray]:
@@ -23,8 +29,8 @@ def documents(
         codes = row.codes.astype(np.int64)
         if codes.max(initial=0) >= layout.codes_per_slot:
             raise ValueError(f"code {codes.max()} in {row.text!r}: the data was prepared with another codec")
-        ids = [layout.prompt_ids(prompt.ids), (codes + offset).reshape(-1), [layout.end_of_speech]]
-        result.append(np.concatenate(ids).astype(np.int32))
+        speech = (codes + offset).reshape(-1).tolist()
+        result.append(np.array([*layout.prompt_ids(prompt.ids), *speech, layout.end_of_speech], np.int32))
     return result
 
 

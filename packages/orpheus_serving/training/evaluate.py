@@ -3,7 +3,8 @@
     sentences -> [voice: checkpoint | corpus | corpus through the codec] -> waves -> recogniser -> word error rate
                                                                               └---> rate, silence, sample steps, endings
 
-With `--checkpoint` each voice speaks every sentence with every seed, by the batch sampler that draws as serving does. With `--corpus`
+With `--checkpoint` each voice speaks every sentence with every seed, by the batch sampler that draws as serving
+does. With `--corpus`
 recordings are judged instead (the teacher's own rate); `--through-codec` first sends them through the codec.
 """
 
@@ -24,6 +25,7 @@ from tqdm import tqdm
 from ..tokens import TokenLayout
 from .codec_model import FRAME, MelCodec, load_codec
 from .corpus import SAMPLE_RATE, read_audio, read_index
+from .documents import read_layout
 from .recognise import Recogniser, errors, words
 from .sample import speak_codes
 from .teacher import speech_span
@@ -94,7 +96,7 @@ def open_voice(folder: Path, codec_folder: Path | None = None, device: str = "cp
     from transformers import LlamaForCausalLM
 
     speech = json.loads((folder / "speech.json").read_text(encoding="utf-8"))
-    layout = TokenLayout(**{k: tuple(v) if isinstance(v, list) else v for k, v in speech["tokens"].items()})
+    layout = read_layout(speech["tokens"])
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().to(device)
     return Voice(
         model, Tokenizer.from_file(str(folder / "tokenizer.json")), layout,

@@ -1,8 +1,10 @@
 """Teach a voice to a model that exists: LoRA or full fine-tuning on prepared data, merged and exported.
 
-    checkpoint + parquet of the new voice (+ parquet of the old ones, rehearsed) -> training -> merged checkpoint, ready to serve
+    checkpoint + parquet of the new voice (+ parquet of the old ones, rehearsed) -> training -> merged checkpoint,
+    ready to serve
 
-The same code serves the demo voice and an Orpheus 3B checkpoint: layout, prompt and voices come from the folder's `speech.json`, or
+The same code serves the demo voice and an Orpheus 3B checkpoint: layout, prompt and voices come from the folder's
+`speech.json`, or
 are Orpheus' own where there is none. The new voice is a name in the prompt, so nothing else changes.
 """
 
@@ -22,7 +24,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..tokens import TokenLayout
-from .documents import answer_start, documents
+from .documents import answer_start, documents, read_layout
 from .progress import RunLog, load, save
 from .store import Prepared, read_prepared
 
@@ -35,7 +37,7 @@ def read_speech(folder: Path) -> tuple[TokenLayout, str, dict[str, Any] | None]:
     if not path.exists():
         return TokenLayout(), "{voice}: {text}", None
     speech = json.loads(path.read_text(encoding="utf-8"))
-    layout = TokenLayout(**{k: tuple(v) if isinstance(v, list) else v for k, v in speech["tokens"].items()})
+    layout = read_layout(speech["tokens"])
     return layout, speech["prompt"]["with_voice"], speech
 
 

@@ -2,7 +2,8 @@
 
     parquet (voice, text, codes) -> documents -> packed rows [B, T] -> SmallLM, Muon + AdamW -> checkpoints -> export
 
-Losses mislead here: the rate of misheard words goes on falling when validation loss rises. So checkpoints are kept along the
+Losses mislead here: the rate of misheard words goes on falling when validation loss rises. So checkpoints are kept
+along the
 way, dev sentences are spoken at each, and `evaluate` chooses.
 """
 
@@ -28,7 +29,8 @@ NOISE = 0.03  # share of input codes replaced at random in training: the model m
 
 
 def packed(docs: Sequence[np.ndarray], order: Sequence[int], batch: int, length: int) -> Iterator[list[torch.Tensor]]:
-    """Batches of rows filled with whole documents: ids, document number (-1 is padding), position, target (-100: no loss).
+    """Batches of rows filled with whole documents: ids, document number (-1 is padding), position, target (-100: no
+    loss).
 
     Loss is on speech alone: the prompt is given. Documents longer than a row are left out.
     """
@@ -86,8 +88,9 @@ class Muon:
             gradient = torch.stack([p.grad for p in group if p.grad is not None])
             buffer = self.buffers[shape].lerp_(gradient, 1 - self.momentum)
             update = orthogonal(gradient.lerp(buffer, self.momentum)) * max(1, shape[0] / shape[1]) ** 0.5
-            torch._foreach_mul_(group, 1 - rate * self.decay)
-            torch._foreach_add_(group, list(update.unbind(0)), alpha=-rate)
+            weights: list[torch.Tensor] = list(group)
+            torch._foreach_mul_(weights, 1 - rate * self.decay)
+            torch._foreach_add_(weights, list(update.unbind(0)), alpha=-rate)
 
 
 def orthogonal(g: torch.Tensor) -> torch.Tensor:
@@ -147,7 +150,7 @@ def train(args: argparse.Namespace) -> None:
 
     def fill() -> None:
         while passes[0] < args.epochs:
-            for batch in packed(kept, rng.permutation(len(kept)), args.batch, args.length):
+            for batch in packed(kept, rng.permutation(len(kept)).tolist(), args.batch, args.length):
                 feed.put([x.pin_memory() if device == "cuda" else x for x in batch])
             passes[0] += 1
         feed.put(None)
@@ -193,7 +196,7 @@ def train(args: argparse.Namespace) -> None:
             spoken = speak_codes(to_hf(net.state_dict(), shape).to(device), make_tokenizer(), LAYOUT, jobs, seed=0)
             np.savez_compressed(
                 args.out / f"dev_{name}.npz", voices=[v for v, _ in jobs], texts=[s for _, s in jobs],
-                **{f"codes_{i}": s.codes.astype(np.uint16) for i, s in enumerate(spoken)},
+                frames=[len(s.codes) for s in spoken], codes=np.concatenate([s.codes for s in spoken]).astype(np.uint16),
             )  # fmt: skip
 
     marks = [m for m in args.snapshots if m > box.fraction]

@@ -4,13 +4,15 @@
       -> mono 24 kHz -> checks (clipping, silence, length, text) -> silence trimmed at both ends -> codec -> parquet
                            └-> rejected.csv, a line and a reason each
 
-Trimming matters more than it looks: a model trained on recordings that begin with half a second of room says half a second of room
+Trimming matters more than it looks: a model trained on recordings that begin with half a second of room says half a
+second of room
 before every sentence.
 
 Layouts that `--source` may have:
 - `NAME.wav` (or flac, ogg, mp3) beside `NAME.txt`, in any depth;
 - LJSpeech: `metadata.csv` with `id|text` or `id|text|normalised text`, recordings in `wavs/`;
-- `metadata.jsonl` or `metadata.csv` with `file_name` and `text` (the `datasets` audio-folder layout), optionally `voice`;
+- `metadata.jsonl` or `metadata.csv` with `file_name` and `text` (the `datasets` audio-folder layout), optionally
+`voice`;
 - `datasets` saved to disk or parquet files with an `audio` column (struct of bytes) and `text`;
 - a corpus folder, as `teacher` writes it.
 """
@@ -60,7 +62,7 @@ class Item:
         return wave, rate
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Limits:
     """What a recording must be. Characters a second catch a text that is not what was said."""
 

@@ -1,6 +1,7 @@
 """Speak many sentences at once with a transformers model: the batch form of what a serving engine does.
 
-Sampling is constrained as in serving: at each step only the codes of the slot that comes next, and the end of speech only where
+Sampling is constrained as in serving: at each step only the codes of the slot that comes next, and the end of speech
+only where
 a frame may begin. Rows are left-padded, so all prompts end at the same place.
 """
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (tables of words and rules)
 """Sentences for a teacher to read: a small grammar over a word list, so that nobody's text is copied.
 
     word list (by frequency) + part-of-speech lexicon -> words by class -> grammar -> sentences, one a line
@@ -34,14 +35,36 @@ LEFT_OUT = re.compile(
     r"fuck|shit|sex|porn|nude|rape|nigg|bitch|^ass|dick|cock|puss|cunt|whore|slut|^cum|tits|boob|peni|vagin|nazi|hitler"
 )
 
-NAMES = ["James", "Mary", "John", "Linda", "Robert", "Susan", "Michael", "Karen", "David", "Lisa", "William", "Nancy", "Richard", "Betty", "Joseph", "Helen", "Thomas", "Sandra", "Charles", "Donna", "Daniel", "Carol", "Matthew", "Ruth", "Anthony", "Sharon", "Mark", "Michelle", "Paul", "Laura", "Steven", "Sarah", "Andrew", "Kimberly", "Kenneth", "Joshua", "Jessica", "Kevin", "Brian", "Cynthia", "George", "Angela", "Edward", "Melissa", "Ronald", "Brenda", "Timothy", "Amy", "Jason", "Anna", "Jeffrey", "Rebecca", "Ryan", "Jacob", "Gary", "Nicholas", "Eric", "Jonathan", "Amanda", "Stephen", "Stephanie", "Larry", "Justin", "Christine", "Scott", "Marie", "Brandon", "Janet", "Frank", "Catherine", "Benjamin", "Gregory", "Ann", "Samuel", "Joyce", "Patrick", "Alice", "Alexander", "Julie", "Jack", "Heather", "Dennis", "Teresa", "Tyler", "Gloria", "Aaron", "Henry", "Jean", "Peter", "Adam", "Douglas", "Katherine", "Nathan", "Emily", "Olivia", "Sophia", "Noah", "Liam", "Lucas", "Emma", "Mia", "Leo", "Zoe", "Max", "Dan", "Jess", "Zac", "Leah", "Tara", "Ava", "Ben", "Cleo", "Tom", "Kate", "Maria", "Carlos", "Priya", "Ahmed", "Chen", "Yuki", "Omar", "Nina", "Oscar", "Grace", "Lucy", "Ella", "Ethan", "Owen"]
-PLACES = ["London", "Paris", "Chicago", "Boston", "Texas", "California", "Florida", "Canada", "Mexico", "Germany", "France", "Spain", "Italy", "India", "China", "Japan", "Brazil", "Africa", "Europe", "America", "Australia", "Seattle", "Denver", "Dallas", "Toronto", "Berlin", "Madrid", "Rome", "Moscow", "Tokyo", "Sydney", "Dublin", "Vienna", "Ireland", "Scotland", "England", "Egypt", "Kenya", "Norway", "Sweden", "Poland", "Greece", "Turkey", "Amsterdam", "Oxford", "Cambridge", "Houston", "Atlanta", "Miami"] + ["New York", "San Francisco", "Los Angeles", "New Zealand", "South Africa", "Hong Kong"]
-DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
-MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
-ONES = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-TEENS = ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
-TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth", "twentieth", "twenty-first", "twenty-second", "twenty-third", "twenty-fourth", "twenty-fifth", "twenty-sixth", "twenty-seventh", "twenty-eighth", "twenty-ninth", "thirtieth", "thirty-first"]
+
+def listed(words: str) -> list[str]:
+    return words.split()
+
+
+NAMES = listed(
+    "James Mary John Linda Robert Susan Michael Karen David Lisa William Nancy Richard Betty Joseph Helen Thomas Sandra "
+    "Charles Donna Daniel Carol Matthew Ruth Anthony Sharon Mark Michelle Paul Laura Steven Sarah Andrew Kimberly Kenneth "
+    "Joshua Jessica Kevin Brian Cynthia George Angela Edward Melissa Ronald Brenda Timothy Amy Jason Anna Jeffrey Rebecca "
+    "Ryan Jacob Gary Nicholas Eric Jonathan Amanda Stephen Stephanie Larry Justin Christine Scott Marie Brandon Janet Frank "
+    "Catherine Benjamin Gregory Ann Samuel Joyce Patrick Alice Alexander Julie Jack Heather Dennis Teresa Tyler Gloria Aaron "
+    "Henry Jean Peter Adam Douglas Katherine Nathan Emily Olivia Sophia Noah Liam Lucas Emma Mia Leo Zoe Max Dan Jess Zac "
+    "Leah Tara Ava Ben Cleo Tom Kate Maria Carlos Priya Ahmed Chen Yuki Omar Nina Oscar Grace Lucy Ella Ethan Owen"
+)
+PLACES = listed(
+    "London Paris Chicago Boston Texas California Florida Canada Mexico Germany France Spain Italy India China Japan Brazil "
+    "Africa Europe America Australia Seattle Denver Dallas Toronto Berlin Madrid Rome Moscow Tokyo Sydney Dublin Vienna "
+    "Ireland Scotland England Egypt Kenya Norway Sweden Poland Greece Turkey Amsterdam Oxford Cambridge Houston Atlanta Miami"
+)
+PLACES += ["New York", "San Francisco", "Los Angeles", "New Zealand", "South Africa", "Hong Kong"]
+DAYS = listed("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+MONTHS = listed("January February March April May June July August September October November December")
+ONES = listed("one two three four five six seven eight nine")
+TEENS = listed("ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen")
+TENS = listed("twenty thirty forty fifty sixty seventy eighty ninety")
+ORDINALS = listed(
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth "
+    "sixteenth seventeenth eighteenth nineteenth twentieth twenty-first twenty-second twenty-third twenty-fourth "
+    "twenty-fifth twenty-sixth twenty-seventh twenty-eighth twenty-ninth thirtieth thirty-first"
+)
 
 # A rule is a list of alternatives; {name} is another rule, a word class or a function of the grammar.
 RULES: dict[str, str] = {

@@ -2,7 +2,8 @@
 
     "ava: hello." -> characters -> [START_TEXT, ..., START_SPEECH] -> Llama -> codes, 7 ids a frame -> END_OF_SPEECH
 
-Parameter names are those of transformers' `LlamaForCausalLM`, so that a checkpoint is a state dict and nothing is renamed. The
+Parameter names are those of transformers' `LlamaForCausalLM`, so that a checkpoint is a state dict and nothing is
+renamed. The
 vocabulary is the layout of Orpheus in small: a few special ids, characters, then 7 slots x 1,024 codes.
 """
 
@@ -53,7 +54,7 @@ def make_tokenizer() -> Any:
     return tokenizer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
     """20.5 M parameters as it stands."""
 
@@ -135,6 +136,7 @@ class SmallLM(nn.Module):
                 deep = name.endswith(("o_proj.weight", "down_proj.weight"))
                 nn.init.normal_(p, std=0.02 / (2 * shape.layers) ** 0.5 if deep else 0.02)
         size = shape.hidden // shape.heads
+        self.speed: torch.Tensor
         self.register_buffer("speed", shape.theta ** (-torch.arange(0, size, 2).float() / size), persistent=False)
 
     def forward(

