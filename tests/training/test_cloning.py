@@ -1,7 +1,7 @@
 """The cloning prompt: two turns, the first one complete with the reference's codes."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orpheus_serving.cloning import Reference, clone_prompt, frames_from_levels
@@ -32,6 +32,7 @@ def test_a_layout_without_turns_has_nothing_between() -> None:
     assert prompt == [2, 10, 3, *(64 + 16 * s for s in range(7)), 1, 2, 10, 3]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 20))
 def test_the_reference_keeps_its_codes_in_order(count: int) -> None:
     frames = [[(7 * f + s) % 4096 for s in range(7)] for f in range(count)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orpheus_serving.cloning import frames_from_levels
@@ -121,6 +121,7 @@ def test_prepared_data_comes_back(tmp_path: Path) -> None:
         assert np.array_equal(a.codes, b.codes)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 9))
 def test_levels_and_frames_are_each_others_inverse(frames: int) -> None:
     codes = torch.arange(frames * 7).view(1, frames, 7)

@@ -1,7 +1,7 @@
 """Word error counting: what is charged and what is not."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orpheus_serving.training.recognise import errors, words
@@ -41,6 +41,7 @@ def test_edits_are_counted(reference: str, heard: str, count: int) -> None:
     assert errors(reference.split(), heard.split()) == count
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from("abc")), st.lists(st.sampled_from("abc")))
 def test_edit_distance_is_symmetric_and_bounded(a: list[str], b: list[str]) -> None:
     assert errors(a, b) == errors(b, a)

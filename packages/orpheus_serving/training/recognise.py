@@ -19,8 +19,7 @@ RATE = 16000  # Whisper's
 SAME = {
     "ok": "okay", "mr": "mister", "mrs": "missus", "dr": "doctor", "st": "street", "oclock": "o'clock", "vs": "versus",
     "favorite": "favourite", "neighbors": "neighbours", "neighbor": "neighbour", "gray": "grey", "color": "colour",
-    "apologized": "apologised", "recognized": "recognised", "theater": "theatre", "center": "centre", "am": "a m",
-    "pm": "p m", "cannot": "can not", "alright": "all right", "anymore": "any more", "percent": "per cent",
+    "apologized": "apologised", "recognized": "recognised", "theater": "theatre", "center": "centre", "cannot": "can not", "alright": "all right", "anymore": "any more", "percent": "per cent",
 }  # fmt: skip
 
 
@@ -33,7 +32,7 @@ def words(text: str) -> list[str]:
         r"(?<![\d,.$])(1[1-9]|20)(\d\d)\b(?![,.]\d| dollars)", lambda m: num2words(int(m.group()), to="year"), text
     )
     text = re.sub(r"(\d),(\d{3})", r"\1\2", text)
-    text = re.sub(r"\b([ap])\.m\b\.?", r"\1m", text)
+    text = re.sub(r"\b([ap])\.? ?m\b\.?", r"\1m", text)
     text = re.sub(r"\$(\d+)(\.\d+)?", r"\1\2 dollars", text).replace("%", " percent").replace("&", " and ")
     text = re.sub(r"\b(\d{1,2}):00\b", r"\1 o'clock", text)
     text = re.sub(r"\b(\d{1,2}):(\d{2})\b", r"\1 \2", text)
@@ -41,7 +40,7 @@ def words(text: str) -> list[str]:
     text = re.sub(r"\d+(\.\d+)?", lambda m: f" {num2words(float(m.group()) if m.group(1) else int(m.group()))} ", text)
     text = re.sub(r"[^a-z' ]", " ", text.replace("-", " "))
     found = [w.strip("'") for w in text.split()]
-    return " ".join(SAME.get(w, w) for w in found if w).replace("a m ", "am ").split()
+    return " ".join(SAME.get(w, w) for w in found if w).split()
 
 
 def errors(reference: Sequence[str], heard: Sequence[str]) -> int:

