@@ -83,6 +83,7 @@ def phonemize(texts: Sequence[str], voice: str = "en-us") -> list[str]:
     if len(lines) != len(pieces):
         raise RuntimeError(f"espeak-ng answered {len(lines)} lines for {len(pieces)}")
     spoken = [PHONEME.sub(lambda m: PHONEMES[m.group()], re.sub(r"\(\w+\)", "", line.strip())) for line in lines]
+    spoken = [re.sub(r"(?<!\S)I", "ˌI", line) for line in spoken]  # without a stress the teacher swallows "I"
     result = []
     for plan in plans:
         text = ""
