@@ -1,4 +1,5 @@
-"""Small end-to-end runs: the training form equals transformers', sampling keeps its slots, fine-tuning learns and exports."""
+# ruff: noqa: E402  (imports after the check that their packages are there)
+"""Small runs: the training form equals transformers', sampling keeps its slots, fine-tuning learns and exports."""
 
 import argparse
 import json
@@ -107,15 +108,18 @@ def test_finetuning_an_orpheus_shaped_checkpoint(tmp_path: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     base = tmp_path / "base"
-    config = LlamaConfig(vocab_size=156940, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-                         num_key_value_heads=1, tie_word_embeddings=True)  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=156940, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, tie_word_embeddings=True,
+    )  # fmt: skip
     LlamaForCausalLM(config).bfloat16().save_pretrained(base)
     tokenizer = Tokenizer(models.WordLevel({c: i for i, c in enumerate("acdehlo: ")}, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.save(str(base / "tokenizer.json"))
     write_prepared(tmp_path / "new.parquet", rows(6, "cleo"))
-    finetune.main(arguments(finetune, "--checkpoint", str(base), "--data", str(tmp_path / "new.parquet"), "--voice", "cleo", "--out",
-                            str(tmp_path / "run"), "--epochs", "1", "--held-out", "2", "--device", "cpu"))  # fmt: skip
+    given = ["--checkpoint", str(base), "--data", str(tmp_path / "new.parquet"), "--out", str(tmp_path / "run")]
+    given += ["--voice", "cleo", "--epochs", "1", "--held-out", "2", "--device", "cpu"]
+    finetune.main(arguments(finetune, *given))
     saved = json.loads((tmp_path / "run" / "checkpoint" / "config.json").read_text())
     assert saved["vocab_size"] == 156940
     assert saved["dtype"] == "bfloat16"
@@ -125,15 +129,15 @@ def test_finetuning_an_orpheus_shaped_checkpoint(tmp_path: Path) -> None:
 def test_lm_training_resumes_and_exports(tmp_path: Path) -> None:
     write_prepared(tmp_path / "a.parquet", rows(40))
     common = ["--data", str(tmp_path / "a.parquet"), "--out", str(tmp_path / "run"), "--batch", "2", "--length", "128",
-              "--hold-every", "8", "--report", "2", "--layers", "1", "--hidden", "32", "--heads", "2", "--mlp", "64", "--epochs", "99",
-              "--no-compile", "--device", "cpu", "--snapshots"]  # fmt: skip
+              "--hold-every", "8", "--report", "2", "--layers", "1", "--hidden", "32", "--heads", "2", "--mlp", "64",
+              "--epochs", "99","--no-compile", "--device", "cpu", "--snapshots"]  # fmt: skip
     lm.main(arguments(lm, *common, "--steps", "4"))
     lm.main(arguments(lm, *common, "--steps", "8"))
     steps = [int(line.split(",")[0]) for line in (tmp_path / "run" / "lm.csv").read_text().splitlines()[1:]]
     assert steps == sorted(steps)
     assert steps[-1] == 8
-    lm.main(arguments(lm, "--out", str(tmp_path / "run"), "--export", str(tmp_path / "voice"), "--layers", "1", "--hidden", "32",
-                      "--heads", "2", "--mlp", "64"))  # fmt: skip
+    lm.main(arguments(lm, "--out", str(tmp_path / "run"), "--export", str(tmp_path / "voice"), "--layers", "1",
+                      "--hidden", "32", "--heads", "2", "--mlp", "64"))  # fmt: skip
     assert {p.name for p in (tmp_path / "voice").iterdir()} == {
         "config.json",
         "model.safetensors",

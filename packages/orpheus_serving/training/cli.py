@@ -18,7 +18,7 @@ COMMANDS = {
 
 
 class _ModuleParser(argparse.ArgumentParser):
-    """Takes its arguments from a module, which is imported only when its command is named: other commands start quickly."""
+    """Takes its arguments from a module, imported only when its command is named: other commands start quickly."""
 
     module: str | None = None
 

@@ -43,7 +43,7 @@ class Segments:
 
 
 class Codebook:
-    """One level's codebook, learned by moving averages on the unit sphere; `warm` passes latents through unquantised."""
+    """One level's codebook, learned by moving averages on the unit sphere; `warm`: latents pass unquantised."""
 
     def __init__(self, level: Any) -> None:
         self.level = level
@@ -61,7 +61,7 @@ class Codebook:
         self.uses, self.sums, self.warm = state["uses"], state["sums"], state["warm"]
 
     def quantise(self, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """residual [B, C, N] -> its part that this level explains [B, C, N], codes, unit latents [M, D], commitment loss."""
+        """residual [B, C, N] -> the part this level explains [B, C, N], codes, unit latents [M, D], commitment loss."""
         level = self.level
         z = F.avg_pool1d(residual, level.stride, level.stride) if level.stride > 1 else residual
         unit = F.normalize(level.in_proj(z), dim=1)
@@ -299,7 +299,8 @@ def train_decoder(args: argparse.Namespace) -> None:
             fooled = torch.stack([-g.float().mean() for g, _ in on_fake]).mean()
             matched = torch.stack([
                 F.l1_loss(a.float(), b.detach().float()) / b.detach().float().abs().mean().clamp(min=1e-3)
-                for (_, fakes), (_, reals) in zip(on_fake, on_real, strict=True) for a, b in zip(fakes, reals, strict=True)
+                for (_, fakes), (_, reals) in zip(on_fake, on_real, strict=True)
+                for a, b in zip(fakes, reals, strict=True)
             ]).mean()  # fmt: skip
             loss = 15 * spectral + fooled + 2 * matched
             if box.step % args.report == 0:

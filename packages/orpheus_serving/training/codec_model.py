@@ -26,7 +26,8 @@ from torch import nn
 FRAME = 2048  # samples a frame of seven codes stands for
 MELS, FFT, HOP = 100, 1024, 256
 SNAC_CONFIG: dict[str, Any] = {
-    "sampling_rate": 24000, "encoder_dim": 16, "encoder_rates": [2, 4, 8, 8], "decoder_dim": 384, "decoder_rates": [8, 8, 4, 2],
+    "sampling_rate": 24000, "encoder_dim": 16, "encoder_rates": [2, 4, 8, 8], "decoder_dim": 384,
+    "decoder_rates": [8, 8, 4, 2],
     "attn_window_size": None, "codebook_size": 1024, "codebook_dim": 8, "vq_strides": [4, 2, 1], "noise": False,
     "depthwise": False,
 }  # fmt: skip
@@ -109,7 +110,8 @@ class MelDecoder(nn.Module):
         super().__init__()
         self.net = nn.Sequential(
             nn.Conv1d(latent, width, 5, padding=2), Residual(width), Residual(width),
-            nn.ConvTranspose1d(width, width, 4, 2, 1), Residual(width), Residual(width), nn.Conv1d(width, MELS, 3, padding=1),
+            nn.ConvTranspose1d(width, width, 4, 2, 1), Residual(width), Residual(width),
+            nn.Conv1d(width, MELS, 3, padding=1),
         )  # fmt: skip
 
     def forward(self, latents: torch.Tensor) -> torch.Tensor:

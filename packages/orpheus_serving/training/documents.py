@@ -1,4 +1,4 @@
-"""Utterances as token ids: prompt, codes, end of speech. The one place where training builds what serving will ask for."""
+"""Utterances as token ids: prompt, codes, end of speech. The one place where training builds what serving asks for."""
 
 from __future__ import annotations
 

@@ -102,9 +102,7 @@ def train(args: argparse.Namespace) -> None:
     docs = documents(rows + rehearsal(args.rehearse, args.rehearse_hours, args.seed), tokenizer, layout, template)
     docs = [d for d in docs if len(d) <= args.length]
     held, kept = docs[: args.held_out], docs[args.held_out :]
-    print(
-        f"{len(kept)} utterances, {sum(r.seconds for r in rows) / 60:.1f} minutes of the new voice, {len(held)} held out"
-    )
+    print(f"{len(kept)} utterances, {sum(r.seconds for r in rows) / 60:.1f} min of the new voice, {len(held)} held out")
 
     dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
     model = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=dtype if args.mode == "lora" else torch.float32)
@@ -165,7 +163,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def export(model: Any, args: argparse.Namespace) -> None:
-    """A folder that serves: merged weights in the source's precision, tokenizer, `speech.json` with the new name, codec."""
+    """A folder that serves: merged weights in the source's precision, tokenizer, codec, `speech.json` with the name."""
     target = args.out / "checkpoint"
     target.mkdir(parents=True, exist_ok=True)
     source_config = json.loads((args.checkpoint / "config.json").read_text(encoding="utf-8"))

@@ -196,7 +196,8 @@ def train(args: argparse.Namespace) -> None:
             spoken = speak_codes(to_hf(net.state_dict(), shape).to(device), make_tokenizer(), LAYOUT, jobs, seed=0)
             np.savez_compressed(
                 args.out / f"dev_{name}.npz", voices=[v for v, _ in jobs], texts=[s for _, s in jobs],
-                frames=[len(s.codes) for s in spoken], codes=np.concatenate([s.codes for s in spoken]).astype(np.uint16),
+                frames=[len(s.codes) for s in spoken],
+                codes=np.concatenate([s.codes for s in spoken]).astype(np.uint16),
             )  # fmt: skip
 
     marks = [m for m in args.snapshots if m > box.fraction]

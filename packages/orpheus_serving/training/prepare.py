@@ -127,7 +127,7 @@ def mono(wave: np.ndarray, rate: int) -> np.ndarray:
 
 
 def check(wave: np.ndarray, text: str, limits: Limits) -> str | None:
-    """Why this recording cannot be used, or None. `wave` [N] float32 at 24 kHz, silence trimmed, loudness as recorded."""
+    """Why this recording cannot be used, or None. `wave` [N] float32 at 24 kHz, trimmed, loudness as recorded."""
     seconds = len(wave) / SAMPLE_RATE
     if not any(c.isalpha() for c in text):
         return "text: no words"
@@ -202,7 +202,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--codec-run", type=Path, help="instead: run folder of `train codec`")
     parser.add_argument("--out", type=Path, required=True, help="parquet to write; rejected.csv goes beside it")
     parser.add_argument("--spoken", action=argparse.BooleanOptionalAction, default=False,
-                        help="spell numbers and symbols as the server's text front end does (characters-only models)")  # fmt: skip
+                        help="spell numbers as the server does for a model that knows only letters")  # fmt: skip
     parser.add_argument("--peak", type=float, help="scale every recording to this peak, e.g. 0.7")
     parser.add_argument("--longest", type=float, default=Limits.longest_s, help="seconds")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -30,7 +30,7 @@ class TimeBox:
         return min(1.0, max(self.spent / self.seconds, self.step / self.steps))
 
     def rate(self, warmup: int, hold: float, floor: float) -> float:
-        """Learning-rate factor: linear warm-up over `warmup` steps, 1 until `hold` of the run, then linear to `floor`."""
+        """Learning-rate factor: linear warm-up over `warmup` steps, 1 until `hold` of the run, linear to `floor`."""
         f = self.fraction
         decay = 1.0 if f < hold else max(floor, (1 - f) / (1 - hold))
         return min(1.0, (self.step + 1) / warmup) * decay

@@ -19,7 +19,8 @@ RATE = 16000  # Whisper's
 SAME = {
     "ok": "okay", "mr": "mister", "mrs": "missus", "dr": "doctor", "st": "street", "oclock": "o'clock", "vs": "versus",
     "favorite": "favourite", "neighbors": "neighbours", "neighbor": "neighbour", "gray": "grey", "color": "colour",
-    "apologized": "apologised", "recognized": "recognised", "theater": "theatre", "center": "centre", "cannot": "can not", "alright": "all right", "anymore": "any more", "percent": "per cent",
+    "apologized": "apologised", "recognized": "recognised", "theater": "theatre", "center": "centre",
+    "cannot": "can not", "alright": "all right", "anymore": "any more", "percent": "per cent",
 }  # fmt: skip
 
 

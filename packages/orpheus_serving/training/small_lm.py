@@ -142,7 +142,7 @@ class SmallLM(nn.Module):
     def forward(
         self, ids: torch.Tensor, document: torch.Tensor, position: torch.Tensor, target: torch.Tensor
     ) -> torch.Tensor:
-        """ids, document, position, target [B, T] -> mean cross entropy where target >= 0; attention stays inside a document."""
+        """ids, document, position, target [B, T] -> mean cross entropy where target >= 0, document by document."""
         length = ids.shape[1]
         dtype = torch.bfloat16 if ids.is_cuda else torch.float32
         angle = position[..., None].float() * self.speed
@@ -169,7 +169,8 @@ def hf_config(shape: Shape) -> Any:
     return LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=shape.hidden, intermediate_size=shape.mlp, num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads, num_key_value_heads=shape.heads, rms_norm_eps=1e-5, tie_word_embeddings=True,
-        max_position_embeddings=shape.positions, rope_theta=shape.theta, bos_token_id=START_TEXT, eos_token_id=END_OF_SPEECH,
+        max_position_embeddings=shape.positions, rope_theta=shape.theta, bos_token_id=START_TEXT,
+        eos_token_id=END_OF_SPEECH,
         pad_token_id=PAD,
     )  # fmt: skip
 

@@ -42,7 +42,8 @@ CONFIG: dict[str, Any] = {  # the published configuration of Kokoro-82M v1.0
     "text_encoder_kernel_size": 5,
     "istftnet": {
         "upsample_kernel_sizes": [20, 12], "upsample_rates": [10, 6], "gen_istft_hop_size": 5, "gen_istft_n_fft": 20,
-        "resblock_dilation_sizes": [[1, 3, 5]] * 3, "resblock_kernel_sizes": [3, 7, 11], "upsample_initial_channel": 512,
+        "resblock_dilation_sizes": [[1, 3, 5]] * 3, "resblock_kernel_sizes": [3, 7, 11],
+        "upsample_initial_channel": 512,
     },
     "plbert": {
         "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 2048, "max_position_embeddings": 512,
@@ -52,7 +53,8 @@ CONFIG: dict[str, Any] = {  # the published configuration of Kokoro-82M v1.0
 
 # espeak-ng's IPA (with ^ ties) -> the phonemes that Kokoro was trained on (American English), longest first.
 PHONEMES = {
-    "a^ɪ": "I", "a^ʊ": "W", "e^ɪ": "A", "o^ʊ": "O", "ɔ^ɪ": "Y", "d^ʒ": "ʤ", "t^ʃ": "ʧ", "ə^l": "ᵊl", "ɜːɹ": "ɜɹ", "ɜː": "ɜɹ",
+    "a^ɪ": "I", "a^ʊ": "W", "e^ɪ": "A", "o^ʊ": "O", "ɔ^ɪ": "Y", "d^ʒ": "ʤ", "t^ʃ": "ʧ", "ə^l": "ᵊl", "ɜːɹ": "ɜɹ",
+    "ɜː": "ɜɹ",
     "ɪə": "iə", "n̩": "ᵊn", "l̩": "ᵊl", "m̩": "ᵊm", "ɚ": "əɹ", "ɐ": "ə", "r": "ɹ", "x": "k", "ç": "k", "ɬ": "l", "ʔ": "t",
     "ɾ": "T", "e": "A", "o": "ɔ", "ʲ": "", "ː": "", "^": "", "̃": "", "̩": "",
 }  # fmt: skip
@@ -362,7 +364,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Sentences are dealt to the voices in turn, so each voice reads different ones; chunks keep lengths mixed on disk."""
+    """Sentences are dealt to the voices in turn, so each voice reads different ones."""
     from .corpus import CorpusWriter
 
     torch.manual_seed(args.seed)
