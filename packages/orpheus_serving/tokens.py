@@ -65,3 +65,47 @@ class TokenLayout:
 
     def prompt_ids(self, text_ids: Sequence[int]) -> list[int]:
         return [*self.prompt_before, *text_ids, *self.prompt_after]
+
+
+@dataclass(slots=True)
+class FrameAssembler:
+    """Token ids in any portions -> whole frames, each a tuple of `slots` codes in slot order.
+
+    Only the id that continues the frame is taken; slot 0 always starts a new one. So a stray, missing or repeated id costs
+    at most the frame it fell into, and every later frame is what it would have been. `dropped` counts the ids (the end of
+    speech apart) that reached no frame; it is final after `finish()`.
+    """
+
+    layout: TokenLayout
+    dropped: int = 0
+    _codes: list[int] = field(default_factory=list)
+
+    def push(self, tokens: Iterable[int]) -> list[tuple[int, ...]]:
+        """The frames that these ids complete. Ids that are not audio codes (4096 above a slot's first is the next slot's 0,
+        past the last slot it is no code) are dropped."""
+        layout, frames = self.layout, []
+        for token in tokens:
+            if token == layout.end_of_speech:
+                continue
+            if not layout.is_code(token):
+                self.dropped += 1
+                continue
+            slot = layout.slot(token)
+            if slot == 0 and self._codes:
+                self._drop_unfinished()
+            if slot != len(self._codes):
+                self.dropped += 1
+                continue
+            self._codes.append(layout.code(token))
+            if len(self._codes) == layout.slots:
+                frames.append(tuple(self._codes))
+                self._codes.clear()
+        return frames
+
+    def finish(self) -> None:
+        """The stream has ended: what is left of a frame is dropped."""
+        self._drop_unfinished()
+
+    def _drop_unfinished(self) -> None:
+        self.dropped += len(self._codes)
+        self._codes.clear()

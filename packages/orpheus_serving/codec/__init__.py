@@ -1,0 +1,23 @@
+"""Codes in, samples out: SNAC as an exact, batched stream. Start with `decoder.py`, then `batcher.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .batcher import Codec, CodecStream
+from .decoder import StreamingDecoder
+from .weights import DecoderWeights, fold, load_snac
+
+__all__ = ["Codec", "CodecStream", "DecoderWeights", "StreamingDecoder", "fold", "load_codec", "load_snac"]
+
+
+def load_codec(
+    source: str | Path,
+    *,
+    revision: str | None = None,
+    device: str = "cpu",
+    max_streams: int = 16,
+    compile: bool | None = None,
+) -> Codec:
+    """A codec from a local SNAC folder or a hub repository, ready for `start`. Raises CodecError."""
+    return Codec(StreamingDecoder(fold(load_snac(source, revision)), max_streams, device), compile=compile)

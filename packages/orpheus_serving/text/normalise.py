@@ -10,10 +10,12 @@ knows characters and little else. Both are idempotent, linear in the length, and
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection
 from typing import Literal
 
-from .characters import sayable
+from . import english
+from .characters import is_mark, sayable
 from .markup import strip_markup, tag_names
 
 Level = Literal["clean", "spoken"]
@@ -22,6 +24,29 @@ _SPACES = re.compile(r"\s+")
 _BULLET = re.compile(r"\n(?:[-*+] |(?=\d{1,3}[.)] ))")
 _RUN = re.compile(r"( ?)([!?.,]++(?: [!?.,]++(?= |$))*+)(?=(.?))")
 _ENDS = ".!?,;:-\u3002\uff01\uff1f\u2026\uff0c\u3001\uff1b\uff1a\u061f\u06d4\u0964"
+SPOKEN_PASSES = 8
+
+# Letters that Unicode does not decompose, and signs that read as words.
+_FOLD = str.maketrans(
+    {
+        **{
+            "\u00df": "ss",
+            "\u00e6": "ae",
+            "\u00c6": "Ae",
+            "\u00f8": "o",
+            "\u00d8": "O",
+            "\u0153": "oe",
+            "\u0152": "Oe",
+        },
+        **{"\u0142": "l", "\u0141": "L", "\u0111": "d", "\u0110": "D", "\u00fe": "th", "\u00de": "Th", "\u0131": "i"},
+        **{"\u00b2": " squared", "\u00b3": " cubed", "\u2044": "/", "\u2103": "\u00b0C", "\u2109": "\u00b0F"},
+        **{"\u3002": ".", "\uff01": "!", "\uff1f": "?", "\uff0c": ",", "\u3001": ",", "\u061f": "?", "\u0964": "."},
+        **dict.fromkeys("\u2122\u00a9\u00ae", " "),
+        **dict.fromkeys(map(chr, range(0xFDF0, 0xFDFE)), " "),  # Arabic phrases that would grow eighteenfold
+    }
+)
+_VULGAR = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])")
+_TAG = re.compile(r"(<[^<>]*>)")
 
 
 def normalise(text: str, level: Level = "clean", tags: Collection[str] = ()) -> str:
@@ -31,12 +56,40 @@ def normalise(text: str, level: Level = "clean", tags: Collection[str] = ()) -> 
     and every spelling of a control token goes. The result may be empty: ask `speakable` first.
     """
     names = tag_names(tags)
-    return _clean(text, names)
+    if level == "clean":
+        return _clean(text, names)
+    # What one pass writes may, put together, read as something else to say; the second pass mostly finds nothing.
+    for _ in range(SPOKEN_PASSES):
+        before, text = text, _spoken(text, names)
+        if text == before:
+            break
+    return text
 
 
 def speakable(text: str, tags: Collection[str] = ()) -> bool:
     """Whether anything of `text` would be heard: a letter or digit of any script, or one of the tags."""
     return any(char.isalnum() for char in _clean(text, tag_names(tags)))
+
+
+def _spoken(text: str, names: frozenset[str]) -> str:
+    text = _VULGAR.sub(" ", sayable(text)).translate(_FOLD)
+    text = _clean(unicodedata.normalize("NFKC", text).translate(_FOLD), names)
+    pieces = _TAG.split(text)
+    text = "".join(piece if piece[1:-1] in names else _to_alphabet(english.say(piece)) for piece in pieces)
+    text = _punctuate(text).rstrip(",' -")
+    if not any(map(str.isalnum, text)):
+        return ""
+    return text if text[-1] in ".!?" else text + "."
+
+
+def _to_alphabet(text: str) -> str:
+    """Only ASCII letters, spaces and `. , ! ? ' -`: accents fold, brackets and colons become commas, the rest goes."""
+    text = unicodedata.normalize("NFKD", text)
+    text = "".join(char for char in text if char.isascii() or not is_mark(char))
+    text = re.sub(r" ?[()\[\]{};:]+ ?| --? ", ", ", text)
+    text = re.sub(r"[^A-Za-z .,!?'-]", " ", text)
+    text = re.sub(r"(?<![A-Za-z])['-]+|['-]+(?![A-Za-z])", " ", text)
+    return text
 
 
 def _clean(text: str, names: frozenset[str]) -> str:

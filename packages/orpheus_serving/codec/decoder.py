@@ -1,0 +1,198 @@
+"""The exact streaming SNAC decoder: one frame of codes in, one frame of samples out, for any set of streams at a time.
+
+    rows [B, 4 + codes] (slot, position, end, seed, codes)
+        -> latents -> for each operation: left context from the state, new positions, mask -> samples [B, frame_samples]
+
+Each convolution keeps the positions to its left that it will need again, per stream, in one row of one packed state
+tensor `[slots + 1, floats]`. A step gathers the rows of its streams, runs, and scatters them back: that is continuous
+batching, since a stream may join or leave between any two steps. The last row belongs to the padding of a batch.
+
+A convolution also looks to its right, so its output lags by half its reach. The lags add up to `delay` samples: after
+N frames exactly `N * frame_samples - delay` samples are final. `tail` computes the rest as if the stream ended now; at the end of
+a stream that is the exact ending, before it a provisional one (nothing is committed).
+
+Two masks make the result equal to an offline decode: positions before the start and past the end are zero *at every
+operation*, as a padded convolution sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .noise import noise_at
+from .weights import (
+    TAPS,
+    Convolution,
+    DecoderWeights,
+    Noise,
+    Operation,
+    Output,
+    Pointwise,
+    Residual,
+    Snake,
+    Upsample,
+)
+
+SLOT, POSITION, END, SEED, CODES = 0, 1, 2, 3, 4  # columns of a row
+OPEN_END = 1 << 40  # latents; an end that is never reached
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What an operation needs to know about its place: all counts in positions of its own output rate."""
+
+    context: int  # input positions kept from the step before
+    channels: int  # of the input
+    rate: int  # output positions a latent
+    lag: int  # output positions still missing when all latents so far are in
+    start: int  # of its context in a row of the state, in floats
+
+
+def plan(operations: Sequence[Operation], latent_channels: int) -> tuple[list[Stage], int]:
+    """The stages of the operations and the floats of state a stream needs."""
+    stages, rate, lag, channels, floats = [], 1, 0, latent_channels, 0
+    for op in operations:
+        context, inputs = 0, channels
+        match op:
+            case Convolution():
+                context = (TAPS - 1) * op.dilation
+                channels = op.bias.shape[0]
+                lag += context // 2
+            case Pointwise():
+                channels = op.bias.shape[0]
+            case Upsample():
+                context = 1
+                channels = op.bias.shape[0] // op.stride
+                lag, rate = lag * op.stride + op.padding, rate * op.stride
+            case Residual():
+                context = (TAPS - 1) * op.convolution.dilation
+                lag += context // 2
+            case Output():
+                context = TAPS - 1
+                lag += context // 2
+        stages.append(Stage(context, inputs, rate, lag, floats))
+        floats += context * inputs
+    return stages, floats
+
+
+class StreamingDecoder:
+    """The state of up to `slots` streams and the arithmetic on it.
+
+    Not thread-safe: one thread calls `step` and `tail`. `dtype` is that of weights and state (float32 or float64;
+    the samples come out in it).
+    """
+
+    def __init__(
+        self,
+        weights: DecoderWeights,
+        slots: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.weights = weights.to(device, dtype)
+        self.slots = slots
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.stages, floats = plan(weights.operations, weights.codebooks[0].table.shape[1])
+        self.state = torch.zeros(slots + 1, floats, dtype=dtype, device=device)
+        self.delay = self.stages[-1].lag  # samples
+        self.tail_frames = -(-self.delay // weights.frame_samples)
+        self._slots_of = [torch.tensor(book.slots, device=device) for book in weights.codebooks]
+
+    @property
+    def row_width(self) -> int:
+        return CODES + self.weights.slots
+
+    def step(self, rows: Tensor) -> Tensor:
+        """Take one frame a row: int64 [B, row_width] -> samples [B, frame_samples].
+
+        Row: slot, latents taken so far, total latents (OPEN_END while unknown), noise seed, codes of the frame. Sample `j`
+        of the answer is sample `latents * hop - delay + j` of the stream, with `latents` as in the row; negative ones are void.
+        A stream whose position is 0 needs no preparation: whatever its slot held is ignored.
+        """
+        slot = rows[:, SLOT]
+        samples, state = self._run(self._latents(rows[:, None, CODES:]), rows, self.state[slot])
+        self.state[slot] = state
+        return samples
+
+    def tail(self, rows: Tensor) -> Tensor:
+        """The `delay` samples that are not final yet, were position the end: int64 [B, row_width] -> [B, delay].
+
+        Codes and end of the rows are ignored; nothing is committed. Sample `j` is sample `latents * hop - delay + j`.
+        """
+        count = self.tail_frames * self.weights.latents_per_frame
+        channels = self.weights.codebooks[0].table.shape[1]
+        nothing = torch.zeros(rows.shape[0], count, channels, dtype=self.dtype, device=self.device)
+        rows = torch.cat([rows[:, :END], rows[:, POSITION : POSITION + 1], rows[:, SEED:]], 1)
+        samples, _ = self._run(nothing, rows, self.state[rows[:, SLOT]])
+        return samples[:, : self.delay]
+
+    def _latents(self, codes: Tensor) -> Tensor:
+        """codes [B, F, slots] -> latents [B, F * latents_per_frame, C]"""
+        total: Tensor | None = None
+        for book, slots in zip(self.weights.codebooks, self._slots_of, strict=True):
+            part = F.embedding(codes[:, :, slots].flatten(1), book.table).repeat_interleave(book.stride, dim=1)
+            total = part if total is None else total + part
+        assert total is not None
+        return total
+
+    def _run(self, x: Tensor, rows: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """latents [B, T, C] and state [B, floats] -> samples [B, T * hop] and the new state; shapes static given B, T"""
+        position, end, seed = rows[:, POSITION], rows[:, END], rows[:, SEED]
+        batch = x.shape[0]
+        state = torch.where((position > 0)[:, None], state, 0)  # a fresh stream: silence on its left
+        kept: list[Tensor] = []
+        x = x * self._inside(position, end, 1, 0, x.shape[1])[1]
+        for op, stage in zip(self.weights.operations, self.stages, strict=True):
+            new = x.shape[1]
+            if stage.context:
+                size = stage.context * stage.channels
+                left = state[:, stage.start : stage.start + size].view(batch, stage.context, stage.channels)
+                x = torch.cat([left, x], 1)
+                kept.append(x[:, new:].reshape(batch, size))
+            where, inside = self._inside(position, end, stage.rate, stage.lag, new * getattr(op, "stride", 1))
+            match op:
+                case Convolution():
+                    x = convolve(x, op, new) * inside
+                case Pointwise():
+                    x = F.linear(x, op.weight, op.bias) * inside
+                case Upsample():
+                    x = snake(x, op.snake)
+                    x = torch.cat([x[:, :-1], x[:, 1:]], 2) @ op.weight + op.bias
+                    x = x.reshape(batch, new * op.stride, -1) * inside
+                case Noise():
+                    x = x + noise_at(seed, op.layer, where).to(x.dtype)[..., None] * F.linear(x, op.weight)
+                case Residual():
+                    half = stage.context // 2
+                    y = snake(convolve(snake(x, op.before), op.convolution, new), op.after)
+                    x = (x[:, half:-half] + F.linear(y, op.mix.weight, op.mix.bias)) * inside
+                case Output():
+                    y = snake(x, op.snake)
+                    x = op.bias + sum(y[:, k : k + new] @ op.taps[k] for k in range(TAPS))
+        return torch.tanh(x), torch.cat(kept, 1)
+
+    def _inside(self, position: Tensor, end: Tensor, rate: int, lag: int, count: int) -> tuple[Tensor, Tensor]:
+        """Absolute positions [B, count] of a stage's new outputs, and 1 or 0 [B, count, 1]: is it in the stream."""
+        where = position[:, None] * rate - lag + torch.arange(count, device=self.device)
+        inside = (where >= 0) & (where < end[:, None] * rate)
+        return where, inside[..., None].to(self.dtype)
+
+
+def snake(x: Tensor, s: Snake) -> Tensor:
+    return torch.addcmul(x, torch.sin(s.alpha * x).square_(), s.inverse)
+
+
+def convolve(x: Tensor, op: Convolution, count: int) -> Tensor:
+    """x [B, count + 6 dilation, Cin] -> [B, count, Cout]"""
+    shifted = [x[:, k * op.dilation : k * op.dilation + count] for k in range(TAPS)]
+    if op.taps.dim() == 3:
+        return torch.cat(shifted, 2) @ op.taps.flatten(0, 1) + op.bias
+    y = torch.addcmul(op.bias, shifted[0], op.taps[0])
+    for k in range(1, TAPS):
+        y = torch.addcmul(y, shifted[k], op.taps[k])
+    return y

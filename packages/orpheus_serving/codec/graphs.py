@@ -1,0 +1,104 @@
+"""Run a decoder's steps fast: fixed batch sizes, compiled on request, and on a GPU one CUDA graph for each.
+
+    rows (ints) -> pinned host buffer -> one copy -> graph of the bucket's size -> one copy -> samples (numpy)
+
+A batch is padded to the next bucket (1, 2, 4, ... max_batch) with rows that point at the decoder's spare slot. On a CPU
+there are no buckets and no graphs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .decoder import OPEN_END, SLOT, StreamingDecoder
+
+
+@dataclass(slots=True)
+class _Graph:
+    graph: torch.cuda.CUDAGraph
+    rows: Tensor  # on the device; the graph reads it
+    samples: Tensor  # on the device; the graph writes it
+    host_rows: Tensor  # pinned
+    host_samples: Tensor  # pinned
+
+
+class Runner:
+    """`step` and `tail` of a decoder on lists of rows. One thread only; call `warm_up` on it first."""
+
+    def __init__(self, decoder: StreamingDecoder, max_batch: int, compile: bool) -> None:
+        self._decoder = decoder
+        self._on_gpu = decoder.device.type == "cuda"
+        self._compile = compile
+        self.buckets = [1 << n for n in range((max_batch - 1).bit_length())] + [max_batch]
+        self._graphs: dict[tuple[str, int], _Graph] = {}
+        self._stream = torch.cuda.Stream(decoder.device) if self._on_gpu else None
+        self._step: Callable[[Tensor], Tensor] = decoder.step
+        self._tail: Callable[[Tensor], Tensor] = decoder.tail
+
+    def warm_up(self) -> None:
+        """Compile and capture everything that a stream can reach."""
+        if self._compile:
+            self._step = torch.compile(self._decoder.step, dynamic=False)
+            self._tail = torch.compile(self._decoder.tail, dynamic=False)
+        spare = self._spare_row()
+        for size in self.buckets if self._on_gpu or self._compile else [1]:
+            for name, function in (("step", self._step), ("tail", self._tail)):
+                if self._on_gpu:
+                    self._graphs[name, size] = self._capture(function, size)
+                else:
+                    function(torch.tensor([spare] * size))
+
+    def step(self, rows: Sequence[Sequence[int]]) -> NDArray[Any]:
+        """Rows as in `StreamingDecoder.step` -> samples [len(rows), frame_samples] float32"""
+        return self._run("step", self._step, rows)
+
+    def tail(self, rows: Sequence[Sequence[int]]) -> NDArray[Any]:
+        """Rows as in `StreamingDecoder.tail` -> samples [len(rows), delay] float32"""
+        return self._run("tail", self._tail, rows)
+
+    def _spare_row(self) -> list[int]:
+        row = [0] * self._decoder.row_width
+        row[SLOT], row[2] = self._decoder.slots, OPEN_END
+        return row
+
+    def _run(self, name: str, function: Callable[[Tensor], Tensor], rows: Sequence[Sequence[int]]) -> NDArray[Any]:
+        count = len(rows)
+        size = self.buckets[bisect_left(self.buckets, count)] if self._on_gpu or self._compile else count
+        padded = [*rows, *[self._spare_row()] * (size - count)]
+        if not self._on_gpu:
+            return function(torch.tensor(padded))[:count].float().numpy()
+        captured = self._graphs[name, size]
+        captured.host_rows.numpy()[:] = np.asarray(padded, dtype=np.int64)
+        with torch.cuda.stream(self._stream):
+            captured.rows.copy_(captured.host_rows, non_blocking=True)
+            captured.graph.replay()
+            captured.host_samples.copy_(captured.samples, non_blocking=True)
+        assert self._stream is not None
+        self._stream.synchronize()
+        return captured.host_samples.numpy()[:count].copy()
+
+    def _capture(self, function: Callable[[Tensor], Tensor], size: int) -> _Graph:
+        device = self._decoder.device
+        rows = torch.tensor([self._spare_row()] * size, device=device)
+        with torch.cuda.stream(self._stream):
+            for _ in range(3):  # compile, tune, allocate
+                function(rows)
+        torch.cuda.synchronize(device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream):
+            samples = function(rows).float()
+        return _Graph(
+            graph,
+            rows,
+            samples,
+            torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True),
+            torch.empty(samples.shape, dtype=samples.dtype, pin_memory=True),
+        )

@@ -1,0 +1,90 @@
+"""Streaming equals offline, computed by the `snac` package, whatever the company."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+from conftest import CONFIGS, Reference
+
+from orpheus_serving.codec.decoder import OPEN_END, StreamingDecoder
+from orpheus_serving.codec.weights import frame_slots
+
+TOLERANCE = 1e-4
+
+
+def row(decoder: StreamingDecoder, slot: int, done: int, seed: int, codes: tuple[int, ...] | None) -> list[int]:
+    weights = decoder.weights
+    return [slot, done * weights.latents_per_frame, OPEN_END, seed, *(codes or (0,) * weights.slots)]
+
+
+@torch.inference_mode()
+def stream(decoder: StreamingDecoder, frames: list[tuple[int, ...]], seed: int, slot: int = 0) -> np.ndarray:
+    parts = [decoder.step(torch.tensor([row(decoder, slot, n, seed, f)])) for n, f in enumerate(frames)]
+    parts.append(decoder.tail(torch.tensor([row(decoder, slot, len(frames), seed, None)])))
+    return torch.cat(parts, 1)[0, decoder.delay :].numpy()
+
+
+def test_every_config_streams_as_it_decodes_offline(any_reference: Reference) -> None:
+    decoder = StreamingDecoder(any_reference.weights, slots=3)
+    decoder.state.fill_(9.0)  # what a slot held before must not matter
+    for count in (1, 2, 3, 9):
+        frames = any_reference.frames(count, seed=count)
+        audio = stream(decoder, frames, seed=2**40 + count, slot=1)
+        assert audio.shape == (count * any_reference.weights.frame_samples,)
+        assert np.abs(audio - any_reference.decode(frames, 2**40 + count)).max() < TOLERANCE
+
+
+def test_double_precision_leaves_no_difference() -> None:
+    reference = Reference(CONFIGS["tiny"], torch.float64)
+    decoder = StreamingDecoder(reference.weights, 1, dtype=torch.float64)
+    frames = reference.frames(6)
+    assert np.abs(stream(decoder, frames, 7) - reference.decode(frames, 7)).max() < 1e-10
+
+
+@torch.inference_mode()
+def test_streams_join_and_leave_between_any_two_steps(reference: Reference) -> None:
+    rng = random.Random(3)
+    decoder = StreamingDecoder(reference.weights, slots=4)
+    todo = [(reference.frames(rng.randint(1, 9), seed=i), 100 + i) for i in range(16)]
+    free, live, audio = [0, 1, 2, 3], {}, {}
+    waiting = list(range(len(todo)))
+    while waiting or live:
+        while free and waiting and rng.random() < 0.7:
+            live[waiting.pop(0)] = [free.pop(rng.randrange(len(free))), 0, []]
+        chosen = [i for i in live if rng.random() < 0.8]
+        rng.shuffle(chosen)
+        going = [i for i in chosen if live[i][1] < len(todo[i][0])]
+        ending = [i for i in chosen if i not in going]
+        for batch, run in ((going, decoder.step), (ending, decoder.tail)):
+            if not batch:
+                continue
+            rows = [row(decoder, live[i][0], live[i][1], todo[i][1], (todo[i][0] + [None])[live[i][1]]) for i in batch]
+            for i, samples in zip(batch, run(torch.tensor(rows)), strict=True):
+                live[i][1] += 1
+                live[i][2].append(samples)
+        for i in ending:
+            slot, _, parts = live.pop(i)
+            audio[i] = torch.cat(parts)[decoder.delay :].numpy()
+            free.append(slot)
+    for i, (frames, seed) in enumerate(todo):
+        assert np.abs(audio[i] - reference.decode(frames, seed)).max() < TOLERANCE, i
+
+
+def test_tail_midway_is_the_ending_of_what_there_is(reference: Reference) -> None:
+    decoder = StreamingDecoder(reference.weights, 1)
+    frames = reference.frames(6)
+    with torch.inference_mode():
+        for n, frame in enumerate(frames, 1):
+            decoder.step(torch.tensor([row(decoder, 0, n - 1, 5, frame)]))
+            tail = decoder.tail(torch.tensor([row(decoder, 0, n, 5, None)]))[0].numpy()
+            offline = reference.decode(frames[:n], 5)
+            known = min(decoder.delay, len(offline))
+            assert np.abs(tail[-known:] - offline[-known:]).max() < TOLERANCE
+
+
+def test_the_delay_of_snac_24khz_is_as_documented() -> None:
+    decoder = StreamingDecoder(Reference(CONFIGS["snac_24khz"]).weights, 1)
+    assert (decoder.delay, decoder.weights.frame_samples, decoder.state.shape[1]) == (4757, 2048, 81792)
+    assert frame_slots([4, 2, 1]) == [(0,), (1, 4), (2, 3, 5, 6)]

@@ -1,0 +1,216 @@
+"""The decoder against `LlamaForCausalLM`, and what loading refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, LlamaForCausalLM
+
+from orpheus_serving.engines.base import Sampling
+from orpheus_serving.engines.llama import BLOCK, LlamaDecoder, Weights, rows_are_alike
+from orpheus_serving.engines.transformers import TransformersEngine, read_config
+from orpheus_serving.errors import CheckpointError
+from orpheus_serving.noise_checkpoint import NOISE_LAYOUT, build_noise_lm
+from orpheus_serving.tokens import TokenLayout
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+SHAPES: dict[str, dict[str, Any]] = {
+    "tied, grouped queries": {},
+    "untied": {"tied": False},
+    "every head its own keys": {"kv_heads": 4},
+    "one key head": {"kv_heads": 1},
+    "head_dim is not hidden / heads": {"head_dim": 24, "heads": 2, "kv_heads": 1},
+    "plain rope": {"rope_scaling": {"rope_type": "default"}},
+    "linear rope": {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "yarn": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
+    # The original length is so short that these positions reach all three parts of the scaling.
+    "llama3 rope": {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 32}},
+}
+PROMPTS = [[2, 60, 61, 62, 3, 4], [2, *range(20, 80), 3, 4], [4]]
+
+
+@pytest.fixture(params=SHAPES, scope="module")
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_noise_lm(tmp_path_factory.mktemp("shape"), **SHAPES[request.param])
+
+
+def decoder(folder: Path, exact: bool = True, dtype: torch.dtype = torch.float32) -> LlamaDecoder:
+    with Weights(folder) as weights:
+        return LlamaDecoder(
+            AutoConfig.from_pretrained(folder),
+            weights,
+            rows=3,
+            length=300,
+            device=torch.device("cpu"),
+            dtype=dtype,
+            exact=exact,
+        )
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_logits_are_those_of_transformers(folder: Path, exact: bool) -> None:
+    """Three prompts of different lengths in one cache, then steps of all of them together."""
+    reference = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ours = decoder(folder, exact)
+    texts = [list(prompt) for prompt in PROMPTS]
+    hidden = torch.cat([ours.prefill(row, text) for row, text in enumerate(texts)])
+    for step in range(12):
+        for row, text in enumerate(texts):
+            with torch.inference_mode():
+                expected = reference(torch.tensor([text])).logits[0, -1]
+            torch.testing.assert_close(hidden[row] @ ours.head.T, expected, atol=2e-5, rtol=1e-4)
+        for row, text in enumerate(texts):
+            text.append(NOISE_LAYOUT.token(step % 7, 37 * step + row))
+        hidden = ours.decode([text[-1] for text in texts] + [0], [len(text) for text in texts] + [0])
+
+
+async def test_greedy_ids_are_those_of_generate(folder: Path) -> None:
+    reference = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    engine = TransformersEngine(folder, NOISE_LAYOUT, device="cpu", max_length=300, constrained=False)
+    await engine.start()
+    sampling = Sampling(40, temperature=0, top_p=1, repetition_penalty=1.3)
+    for prompt in PROMPTS:
+        ids = [i async for batch in engine.generate(prompt, sampling, "r") for i in batch]
+        expected = reference.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=40,
+            do_sample=False,
+            repetition_penalty=1.3,
+            pad_token_id=0,
+        )
+        assert ids == expected[0, len(prompt) :].tolist()
+    await engine.stop()
+
+
+async def test_constrained_greedy_ids_are_the_best_of_the_slot(folder: Path) -> None:
+    """The reference takes the whole vocabulary's logits and looks at the ids that may follow."""
+    reference = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    engine = TransformersEngine(folder, NOISE_LAYOUT, device="cpu", max_length=300)
+    await engine.start()
+    sampling = Sampling(30, temperature=0, top_p=1, repetition_penalty=1.0)
+    ids = [i async for batch in engine.generate(PROMPTS[1], sampling, "r") for i in batch]
+    await engine.stop()
+    text = list(PROMPTS[1])
+    for count, token in enumerate(ids):
+        slot = count % 7
+        may_follow = [NOISE_LAYOUT.token(slot, code) for code in range(1024)]
+        may_follow += [NOISE_LAYOUT.end_of_speech] if slot == 0 else []
+        with torch.inference_mode():
+            logits = reference(torch.tensor([text])).logits[0, -1, may_follow]
+        assert token == may_follow[int(logits.argmax())]
+        text.append(token)
+
+
+def test_a_row_does_not_depend_on_its_company(checkpoint: Path) -> None:
+    ours = decoder(checkpoint)
+    results = []
+    for row, company in ((0, {}), (2, {0: [5, 6, 7], 1: list(range(100))}), (1, {2: [9]})):
+        for other, text in company.items():
+            ours.prefill(other, text)
+        ours.prefill(row, PROMPTS[1])
+        tokens, lengths = [0] * BLOCK, [0] * BLOCK
+        for other, text in company.items():
+            tokens[other], lengths[other] = 8, len(text) + 1
+        tokens[row], lengths[row] = 200, len(PROMPTS[1]) + 1
+        results.append(ours.decode(tokens, lengths)[row])
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_one_row_at_a_time_where_blocks_are_not_exact(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = decoder(checkpoint).prefill(0, PROMPTS[0])
+    weight = decoder(checkpoint).head[:50]
+    x = torch.randn(6, weight.shape[1])
+    usual = decoder(checkpoint).linear(x, weight)
+    monkeypatch.setattr("orpheus_serving.engines.llama.rows_are_alike", lambda weight: False)
+    ours = decoder(checkpoint)
+    torch.testing.assert_close(ours.linear(x, weight), usual)
+    assert torch.equal(ours.linear(x[3:4], weight), ours.linear(x, weight)[3:4])
+    torch.testing.assert_close(ours.prefill(0, PROMPTS[0]), expected)
+
+
+def test_rows_are_alike_notices_a_product_that_minds_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def uneven(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return (x @ weight.T) * (1 + torch.arange(len(x))[:, None] * 1e-6)
+
+    monkeypatch.setattr("orpheus_serving.engines.llama.block_linear", uneven)
+    assert not rows_are_alike(torch.randn(32, 16))
+
+
+def test_half_precision_stays_near(checkpoint: Path) -> None:
+    full = decoder(checkpoint).prefill(0, PROMPTS[1])
+    half = decoder(checkpoint, dtype=torch.bfloat16).prefill(0, PROMPTS[1])
+    assert torch.cosine_similarity(full, half.float()).item() > 0.99
+
+
+def start(folder: Path, layout: TokenLayout = NOISE_LAYOUT) -> None:
+    asyncio.run(TransformersEngine(folder, layout, device="cpu", max_length=64).start())
+
+
+def broken(checkpoint: Path, folder: Path, **changes: Any) -> Path:
+    shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, r"architectures.*LlamaForCausalLM"),
+        ({"architectures": None}, "architectures"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+        ({"intermediate_size": 96}, "gate_proj.*shape"),
+        ({"num_hidden_layers": 3}, r"model.layers.2.*missing"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
+    ],
+)
+def test_a_checkpoint_that_cannot_work_is_refused(
+    checkpoint: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        start(broken(checkpoint, tmp_path, **changes))
+
+
+def test_other_broken_folders_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json is missing"):
+        start(tmp_path)
+    folder = broken(checkpoint, tmp_path)
+    with pytest.raises(CheckpointError, match="layout needs ids up to"):
+        start(folder, TokenLayout())
+    (folder / "model.safetensors").write_bytes(b"\x00" * 40)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        start(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"no \*.safetensors"):
+        start(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        read_config(folder)
+
+
+def test_a_sharded_checkpoint_loads(checkpoint: Path, tmp_path: Path) -> None:
+    folder = broken(checkpoint, tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(weights)
+    shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, its in shards.items():
+        save_file({name: weights[name] for name in its}, folder / file)
+    index = {"weight_map": {name: file for file, its in shards.items() for name in its}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert torch.equal(decoder(folder).prefill(0, PROMPTS[0]), decoder(checkpoint).prefill(0, PROMPTS[0]))
+    (folder / "b.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"b\.safetensors"):
+        decoder(folder)
