@@ -138,11 +138,12 @@ def judge_checkpoint(args: argparse.Namespace, recogniser: Recogniser) -> tuple[
     voice = open_voice(args.checkpoint, args.codec and args.codec / "codec", args.device)
     names = args.voices or voice.voices
     sentences = [s for s in args.sentences.read_text(encoding="utf-8").splitlines() if s.strip()][: args.limit]
+    chosen = {k: v for k, v in (("temperature", args.temperature), ("top_p", args.top_p)) if v is not None}
     rows: list[Heard] = []
     generated, took = 0.0, 0.0
     for seed in args.seeds:
         began = time.monotonic()
-        said = speak(voice, names, sentences, seed, temperature=args.temperature)
+        said = speak(voice, names, sentences, seed, **chosen)
         took += time.monotonic() - began
         generated += sum(len(w) for _, _, w, _ in said) / SAMPLE_RATE
         rows += [judge(w, v, seed, s, e, recogniser) for v, s, w, e in tqdm(said, desc=f"listen, seed {seed}")]
@@ -170,7 +171,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recogniser", type=Path, required=True, help="faster-whisper model folder")
     parser.add_argument("--voices", nargs="*", help="default: all of the checkpoint")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--temperature", type=float, default=0.6)
+    parser.add_argument("--temperature", type=float, help="default: the checkpoint's")
+    parser.add_argument("--top-p", type=float, help="default: the checkpoint's")
     parser.add_argument("--limit", type=int, default=10**9)
     parser.add_argument("--wavs", type=Path, help="write the speech here")
     parser.add_argument("--out", type=Path, help="JSON report: summary by voice and every utterance")
