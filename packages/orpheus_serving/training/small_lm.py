@@ -200,7 +200,7 @@ def export(state: dict[str, torch.Tensor], shape: Shape, folder: Path, name: str
         "prompt": {"with_voice": "{voice}: {text}", "without_voice": "{text}"},
         "tags": [],
         "text": "spoken",
-        "sampling": {"temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.0},
+        "sampling": {"temperature": 0.6, "top_p": 0.7, "repetition_penalty": 1.0},
         "languages": ["en"],
     }
     (folder / "speech.json").write_text(json.dumps(speech, indent=1) + "\n", encoding="utf-8")
