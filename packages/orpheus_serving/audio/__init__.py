@@ -1,0 +1,1 @@
+"""What happens to samples after the codec: edges, formats."""

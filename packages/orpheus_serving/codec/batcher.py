@@ -43,7 +43,7 @@ class CodecStream:
     def __init__(self, codec: Codec, seed: int, early: bool) -> None:
         self._codec = codec
         self._loop = asyncio.get_running_loop()
-        self._out: asyncio.Queue[Samples | CodecError | None] = asyncio.Queue()
+        self._out: asyncio.Queue[Samples | Exception | None] = asyncio.Queue()
         self.seed = seed
         self.early = early
         # Below: owned by the codec thread, except where the codec's lock is held.
@@ -65,6 +65,11 @@ class CodecStream:
         """No more frames: the rest of the audio follows, then the iterator ends."""
         self._codec._end(self)
 
+    def fail(self, error: Exception) -> None:
+        """Drop what has not been decoded; the iterator raises `error` after the audio that is there."""
+        self._codec._close(self)
+        self._out.put_nowait(error)
+
     def close(self) -> None:
         """Drop everything and free the slot at once. Closing twice, or after the end, is fine."""
         self._codec._close(self)
@@ -74,7 +79,7 @@ class CodecStream:
 
     async def __anext__(self) -> Samples:
         item = await self._out.get()
-        if item is None or isinstance(item, CodecError):
+        if item is None or isinstance(item, Exception):
             self._out.put_nowait(item)  # the end stays the end
             if item is None:
                 raise StopAsyncIteration

@@ -1,0 +1,89 @@
+"""From settings to a synthesizer: which checkpoint, which engine, which codec.
+
+    checkpoint   the one that is named, else data/demo_voice, else random weights (noise)
+    engine       the injected one where there is one, else the embedded one on the checkpoint's weights
+    codec        the one that is named, else the checkpoint's
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .checkpoint import Checkpoint
+from .codec import load_codec
+from .engines.base import Engine
+from .settings import Settings
+from .synthesizer import Synthesizer
+
+log = logging.getLogger(__name__)
+
+DATA = Path(__file__).parents[2] / "data"  # of a checkout; an installed copy of the package alone has none
+
+
+def build(settings: Settings, data: Path = DATA, trt_llm: Mapping[str, Any] | None = None) -> Synthesizer:
+    """A synthesizer that wants to be started. `trt_llm` is what Baseten's server injects, {"engine": ...}.
+
+    Raises CheckpointError, CodecError or SettingsError with what to change.
+    """
+    import torch
+
+    device = settings.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        torch.set_num_threads(settings.threads or 1)
+    checkpoint = Checkpoint(settings.checkpoint or default_checkpoint(data), settings.checkpoint_revision)
+    engine: Engine
+    if trt_llm is not None:
+        from .engines.briton import BritonEngine
+
+        engine = BritonEngine(trt_llm["engine"], checkpoint.layout, checkpoint.prompt_text)
+        slots = settings.codec_streams or (512 if device == "cuda" else 16)
+    else:
+        from .engines.transformers import TransformersEngine
+
+        engine = TransformersEngine(
+            checkpoint.source,
+            checkpoint.layout,
+            device=device,
+            max_streams=settings.max_streams,
+            max_length=settings.max_length,
+            constrained=settings.constrained,
+            revision=settings.checkpoint_revision,
+        )
+        slots = settings.codec_streams or 2 * settings.max_streams
+    codec = load_codec(
+        settings.codec or checkpoint.codec,
+        revision=settings.codec_revision,
+        device=device,
+        max_streams=slots,
+        compile=settings.compile_codec,
+    )
+    return Synthesizer(checkpoint, engine, codec, settings)
+
+
+def default_checkpoint(data: Path) -> Path:
+    """The demo voice where it is there; otherwise a checkpoint of noise, built in a second, with a warning."""
+    demo = data / "demo_voice"
+    if (demo / "config.json").is_file():
+        return demo
+    log.warning("no checkpoint is named and %s is not there: speaking NOISE from random weights", demo)
+    return noise_checkpoint()
+
+
+def noise_checkpoint() -> Path:
+    """A checkpoint and codec of random weights, built once per user and version of its recipe."""
+    from .codec.noise_codec import build_noise_codec
+    from .noise_checkpoint import build_noise_lm
+
+    folder = Path(tempfile.gettempdir()) / f"orpheus-serving-noise-1-{os.getuid() if hasattr(os, 'getuid') else ''}"
+    if not (folder / "complete").exists():
+        build_noise_lm(folder)
+        build_noise_codec(folder / "codec")
+        (folder / "complete").touch()
+    return folder
