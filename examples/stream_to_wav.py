@@ -6,6 +6,7 @@ python examples/stream_to_wav.py TEXT FILE [--voice NAME] [--url URL]
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import os
 import sys
@@ -27,7 +28,7 @@ def main() -> int:
     args = parser.parse_args()
 
     headers = {"Content-Type": "application/json"}
-    if key := os.environ.get("BASETEN_API_KEY"):
+    if args.url.startswith("https:") and (key := os.environ.get("BASETEN_API_KEY")):
         headers["Authorization"] = f"Api-Key {key}"
     body = {"prompt": args.text, **({"voice": args.voice} if args.voice else {})}
     request = urllib.request.Request(args.url, json.dumps(body).encode(), headers)
@@ -46,8 +47,12 @@ def main() -> int:
     except urllib.error.HTTPError as error:
         print(f"{error.code}: {error.read().decode(errors='replace')}", file=sys.stderr)
         return 1
+    except (OSError, http.client.HTTPException) as error:
+        print(f"the connection broke after {size} bytes: {error!r}", file=sys.stderr)
+        return 1
+    taken = time.monotonic() - asked
     seconds = size / SAMPLE_BYTES / SAMPLE_RATE
-    print(f"{args.file}: {seconds:.2f} s, first sound after {first or 0:.2f} s, all after {time.monotonic() - asked:.2f} s")
+    print(f"{args.file}: {seconds:.2f} s of sound, first after {first or taken:.2f} s, last after {taken:.2f} s")
     return 0
 
 
