@@ -1,0 +1,40 @@
+"""Utterances as token ids: prompt, codes, end of speech. The one place where training builds what serving asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..tokens import TokenLayout
+from .store import Prepared
+
+
+def read_layout(tokens: dict[str, Any]) -> TokenLayout:
+    """The `tokens` object of a checkpoint's `speech.json`."""
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in tokens.items()}
+    return TokenLayout(**fields)
+
+
+def documents(
+    rows: Sequence[Prepared], tokenizer: Any, layout: TokenLayout, template: str = "{voice}: {text}"
+) -> list[np.ndarray]:
+    """Token ids [N] int32 of each row; `tokenizer` is a `tokenizers.Tokenizer`."""
+    texts = [template.format(voice=r.voice, text=r.text) for r in rows]
+    prompts = tokenizer.encode_batch(texts, add_special_tokens=False)
+    offset = layout.first_code + layout.codes_per_slot * np.arange(layout.slots)
+    result = []
+    for prompt, row in zip(prompts, rows, strict=True):
+        codes = row.codes.astype(np.int64)
+        if codes.max(initial=0) >= layout.codes_per_slot:
+            raise ValueError(f"code {codes.max()} in {row.text!r}: the data was prepared with another codec")
+        speech = (codes + offset).reshape(-1).tolist()
+        result.append(np.array([*layout.prompt_ids(prompt.ids), *speech, layout.end_of_speech], np.int32))
+    return result
+
+
+def answer_start(document: np.ndarray, layout: TokenLayout) -> int:
+    """Index of the first id that the model has to say: the first code."""
+    is_code = (document >= layout.first_code) & (document <= layout.last_code)
+    return int(np.argmax(is_code))

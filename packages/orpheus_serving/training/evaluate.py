@@ -1,0 +1,203 @@
+"""Is it understood, is it whole, is it fast: numbers about a voice, from a sentence list and a local recogniser.
+
+    sentences -> [voice: checkpoint | corpus | corpus through the codec] -> waves -> recogniser -> word error rate
+                                                                              └---> rate, silence, sample steps, endings
+
+With `--checkpoint` each voice speaks every sentence with every seed, by the batch sampler that draws as serving
+does. With `--corpus`
+recordings are judged instead (the teacher's own rate); `--through-codec` first sends them through the codec.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from ..tokens import TokenLayout
+from .codec_model import FRAME, MelCodec, load_codec
+from .corpus import SAMPLE_RATE, read_audio, read_index
+from .documents import read_layout
+from .recognise import Recogniser, errors, words
+from .sample import speak_codes
+from .teacher import speech_span
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One utterance judged."""
+
+    voice: str
+    seed: int
+    text: str
+    heard: str
+    errors: int
+    words: int
+    seconds: float
+    lead_s: float  # silence before the first sound
+    tail_s: float
+    edge: float  # larger of |first| and |last| sample, full scale 1
+    step: float  # largest difference of neighbouring samples
+    ended: bool  # the model said that it had finished
+
+
+def judge(wave: np.ndarray, voice: str, seed: int, text: str, ended: bool, recogniser: Recogniser) -> Heard:
+    reference = words(text)
+    heard = recogniser.hear(wave, SAMPLE_RATE) if len(wave) else ""
+    first, last = speech_span(torch.from_numpy(wave)[None], 0.0, 0.0) if len(wave) >= 240 else ([0], [0])
+    return Heard(
+        voice, seed, text, heard, errors(reference, words(heard)), len(reference), len(wave) / SAMPLE_RATE,
+        int(first[0]) / SAMPLE_RATE, (len(wave) - int(last[0])) / SAMPLE_RATE,
+        float(max(abs(wave[0]), abs(wave[-1]))) if len(wave) else 0.0,
+        float(np.abs(np.diff(wave)).max()) if len(wave) > 1 else 0.0, ended,
+    )  # fmt: skip
+
+
+def summary(rows: Sequence[Heard]) -> dict[str, Any]:
+    """Rates over a set of utterances; word error rate in percent, and by seed."""
+    total = sum(r.words for r in rows)
+    by_seed = {s: [r for r in rows if r.seed == s] for s in sorted({r.seed for r in rows})}
+    rates = [100 * sum(r.errors for r in g) / sum(r.words for r in g) for g in by_seed.values()]
+    spoken = sum(r.seconds - r.lead_s - r.tail_s for r in rows)
+    return {
+        "utterances": len(rows), "words": total, "wer": round(100 * sum(r.errors for r in rows) / total, 2),
+        "wer_by_seed": [round(x, 2) for x in rates], "wer_spread": round(max(rates) - min(rates), 2),
+        "perfect": sum(r.errors == 0 for r in rows), "words_a_second": round(total / max(spoken, 1e-9), 2),
+        "lead_ms": round(1000 * float(np.median([r.lead_s for r in rows]))),
+        "tail_ms": round(1000 * float(np.median([r.tail_s for r in rows]))),
+        "empty": sum(r.seconds < 0.2 for r in rows), "endless": sum(not r.ended for r in rows),
+        "last_word_missed": sum(bool(r.words) and words(r.text)[-1:] != words(r.heard)[-1:] for r in rows),
+        "edge_max": round(max(r.edge for r in rows), 5), "step_max": round(max(r.step for r in rows), 4),
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """A checkpoint folder opened for evaluation."""
+
+    model: Any
+    tokenizer: Any
+    layout: TokenLayout
+    codec: MelCodec
+    sampling: dict[str, float]
+    voices: list[str]
+
+
+def open_voice(folder: Path, codec_folder: Path | None = None, device: str = "cpu") -> Voice:
+    from tokenizers import Tokenizer
+    from transformers import LlamaForCausalLM
+
+    speech = json.loads((folder / "speech.json").read_text(encoding="utf-8"))
+    layout = read_layout(speech["tokens"])
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().to(device)
+    return Voice(
+        model, Tokenizer.from_file(str(folder / "tokenizer.json")), layout,
+        load_codec(codec_folder or folder / "codec", device=device), speech["sampling"], list(speech["voices"]),
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def decode(codec: MelCodec, codes: np.ndarray) -> np.ndarray:
+    """codes [F, 7] -> wave [F * 2048] float32."""
+    if not len(codes):
+        return np.zeros(0, np.float32)
+    return codec.decode(torch.from_numpy(codes.astype(np.int64))[None])[0].cpu().numpy().astype(np.float32)
+
+
+def speak(
+    voice: Voice, names: Sequence[str], sentences: Sequence[str], seed: int, **sampling: float
+) -> list[tuple[str, str, np.ndarray, bool]]:
+    """(voice, sentence, wave, ended) for every voice and sentence."""
+    jobs: list[tuple[str | None, str]] = [(v, s) for v in names for s in sentences]
+    spoken = speak_codes(voice.model, voice.tokenizer, voice.layout, jobs, seed, **{**voice.sampling, **sampling})  # type: ignore[arg-type]
+    return [(str(v), s, decode(voice.codec, x.codes), x.ended) for (v, s), x in zip(jobs, spoken, strict=True)]
+
+
+def judge_corpus(args: argparse.Namespace, recogniser: Recogniser) -> list[Heard]:
+    index, audio = read_index(args.corpus), read_audio(args.corpus)
+    codec = load_codec(args.codec / "codec", args.codec / "mel_encoder.safetensors") if args.through_codec else None
+    rows = []
+    for r in tqdm(index[: args.limit], desc="listen"):
+        wave = audio[r.start : r.start + r.samples].astype(np.float32) / 32768
+        if codec is not None:
+            padded = np.pad(wave, (0, -len(wave) % FRAME))
+            wave = decode(codec, codec.encode(torch.from_numpy(padded)[None])[0].numpy())[: len(wave)]
+        rows.append(judge(wave, r.voice, 0, r.text, True, recogniser))
+    return rows
+
+
+def judge_checkpoint(args: argparse.Namespace, recogniser: Recogniser) -> tuple[list[Heard], dict[str, float]]:
+    voice = open_voice(args.checkpoint, args.codec and args.codec / "codec", args.device)
+    names = args.voices or voice.voices
+    sentences = [s for s in args.sentences.read_text(encoding="utf-8").splitlines() if s.strip()][: args.limit]
+    chosen = {k: v for k, v in (("temperature", args.temperature), ("top_p", args.top_p)) if v is not None}
+    rows: list[Heard] = []
+    generated, took = 0.0, 0.0
+    for seed in args.seeds:
+        began = time.monotonic()
+        said = speak(voice, names, sentences, seed, **chosen)
+        took += time.monotonic() - began
+        generated += sum(len(w) for _, _, w, _ in said) / SAMPLE_RATE
+        rows += [judge(w, v, seed, s, e, recogniser) for v, s, w, e in tqdm(said, desc=f"listen, seed {seed}")]
+        if args.wavs:
+            write_wavs(args.wavs, seed, said)
+    return rows, {"batch_real_time_factor": round(took / generated, 3)}
+
+
+def write_wavs(folder: Path, seed: int, said: Sequence[tuple[str, str, np.ndarray, bool]]) -> None:
+    import wave
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, (name, _, samples, _) in enumerate(said):
+        with wave.open(str(folder / f"{name}_{seed}_{i:03d}.wav"), "wb") as file:
+            file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+            file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", type=Path, help="folder of a voice (speech.json, model, codec/)")
+    parser.add_argument("--corpus", type=Path, help="judge these recordings instead of a checkpoint")
+    parser.add_argument("--codec", type=Path, help="checkpoint folder whose codec to use")
+    parser.add_argument("--through-codec", action="store_true", help="with --corpus: encode and decode first")
+    parser.add_argument("--sentences", type=Path, help="one sentence a line")
+    parser.add_argument("--recogniser", type=Path, required=True, help="faster-whisper model folder")
+    parser.add_argument("--voices", nargs="*", help="default: all of the checkpoint")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--temperature", type=float, help="default: the checkpoint's")
+    parser.add_argument("--top-p", type=float, help="default: the checkpoint's")
+    parser.add_argument("--limit", type=int, default=10**9)
+    parser.add_argument("--wavs", type=Path, help="write the speech here")
+    parser.add_argument("--out", type=Path, help="JSON report: summary by voice and every utterance")
+    parser.add_argument("--device", default="cpu")
+
+
+def main(args: argparse.Namespace) -> None:
+    torch.set_num_threads(min(torch.get_num_threads(), 4))
+    recogniser = Recogniser(args.recogniser)
+    speed: dict[str, float] = {}
+    if args.corpus:
+        rows = judge_corpus(args, recogniser)
+    else:
+        rows, speed = judge_checkpoint(args, recogniser)
+    report: dict[str, Any] = {v: summary([r for r in rows if r.voice == v]) for v in sorted({r.voice for r in rows})}
+    report |= {"all": summary(rows)} | speed
+    print(json.dumps(report, indent=1))
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(
+            json.dumps({"summary": report, "utterances": [asdict(r) for r in rows]}, indent=1) + "\n", encoding="utf-8"
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    main(parser.parse_args())

@@ -1,0 +1,46 @@
+"""The demo voice as it is shipped: small enough, described for the server, and it ends what it begins."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from orpheus_serving.checkpoint import Checkpoint
+from orpheus_serving.codec.weights import load_snac
+from orpheus_serving.training.codec_model import FRAME, load_codec
+from orpheus_serving.training.evaluate import decode, open_voice, speak
+from orpheus_serving.training.small_lm import LAYOUT
+
+FOLDER = Path(__file__).parents[2] / "data" / "demo_voice"
+pytestmark = pytest.mark.skipif(not (FOLDER / "model.safetensors").exists(), reason="the demo voice is not here")
+
+
+def test_it_is_under_60_megabytes() -> None:
+    assert sum(p.stat().st_size for p in FOLDER.rglob("*") if p.is_file()) < 60e6
+
+
+def test_serving_reads_what_training_wrote() -> None:
+    checkpoint = Checkpoint(FOLDER)
+    assert checkpoint.layout == LAYOUT
+    assert set(checkpoint.voices) == {"ava", "ben"}
+    assert checkpoint.text_level == "spoken"
+    assert not load_snac(FOLDER / "codec").training
+
+
+def test_it_speaks_and_stops() -> None:
+    voice = open_voice(FOLDER)
+    for name, _, wave, ended in speak(voice, ["ava", "ben"], ["Hello, how are you?"], seed=0):
+        assert ended, name
+        assert 0.6 < len(wave) / 24000 < 4
+        assert 0.05 < np.abs(wave).max() <= 1
+
+
+def test_speech_survives_the_codec() -> None:
+    """Encode what the voice said, decode it again: the loudness goes up and down at the same places."""
+    codec = load_codec(FOLDER / "codec", FOLDER / "mel_encoder.safetensors")
+    ((_, _, wave, _),) = speak(open_voice(FOLDER), ["ben"], ["The weather is fine today."], seed=1)
+    again = decode(codec, codec.encode(torch.from_numpy(wave)[None])[0].numpy())
+    assert len(again) == len(wave) == len(wave) // FRAME * FRAME
+    levels = [np.sqrt((w.reshape(-1, 512) ** 2).mean(1)) for w in (wave, again)]
+    assert np.corrcoef(levels[0], levels[1])[0, 1] > 0.8
