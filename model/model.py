@@ -6,6 +6,7 @@ With a `trt_llm` section the platform injects its TensorRT-LLM engine; without o
 
 # No `from __future__ import annotations` here: the server reads `request`'s annotation, and wants the class, not its name.
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,8 @@ class Model:
         self._trt_llm = trt_llm
 
     def load(self) -> None:
-        token = (self._secrets or {}).get("hf_access_token") if hasattr(self._secrets, "get") else None
-        if token:
-            os.environ.setdefault("HF_TOKEN", token)  # what huggingface-hub reads
+        with contextlib.suppress(Exception):  # the server raises for a secret that is not set; public checkpoints need none
+            os.environ.setdefault("HF_TOKEN", self._secrets["hf_access_token"])  # what huggingface-hub reads
         settings = Settings.load((self._config.get("model_metadata") or {}).get("orpheus"))
         if self._trt_llm is not None and settings.checkpoint is None:  # tokenizer and layout of what the engine was built from
             source = self._config["trt_llm"]["build"]["checkpoint_repository"]

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from . import check
 from .errors import OrpheusServingError
+from .training.cli import add_train_commands
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO if args.verbose else logging.WARNING, format="%(levelname)s: %(message)s")
     try:
-        return args.run(args)
+        return args.run(args) or 0
     except OrpheusServingError as error:
         print(f"orpheus-serving {args.command}: {error}", file=sys.stderr)
         return 1
@@ -60,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     check_parser = commands.add_parser("check", help="validate config.yaml, and the checkpoint against it")
     check.add_arguments(check_parser)
     check_parser.set_defaults(run=check.main)
+
+    add_train_commands(commands)
 
     truss = commands.add_parser("truss", help="run this Truss with Baseten's own server, without Docker")
     verbs = truss.add_subparsers(dest="verb", required=True, metavar="VERB")

@@ -64,7 +64,7 @@ class SpeechStats:
     frames: int = 0
     samples: int = 0
     first_audio: float | None = None
-    "Seconds from the request to its first samples."
+    "Seconds from the first asking for samples to getting them."
 
 
 class Synthesizer:
@@ -126,7 +126,7 @@ class Speech:
         self.outcome: Outcome | None = None
         self.stats = SpeechStats()
         self._owner = synthesizer
-        self._asked = time.monotonic()
+        self._asked = 0.0
         self._cut = False
         self._streams: asyncio.Queue[CodecStream | None] = asyncio.Queue()
         self._open: list[CodecStream] = []
@@ -145,6 +145,7 @@ class Speech:
     async def _read(self) -> AsyncGenerator[Samples, None]:
         producer = asyncio.create_task(self._produce(), name=f"speech {self.id}")
         self._owner.active.add(self)
+        self._asked = time.monotonic()
         try:
             while (stream := await self._streams.get()) is not None:
                 shaper = EdgeShaper(self._owner.sample_rate)

@@ -182,8 +182,8 @@ def _fetch(repository: str, revision: str | None) -> Path:
 
 
 @torch.no_grad()
-def fold(model: Any) -> DecoderWeights:
-    """The decoding half of a `snac.SNAC`, weight norm folded, float32. Raises CodecError for attention in the decoder."""
+def fold(model: Any, dtype: torch.dtype = torch.float32) -> DecoderWeights:
+    """The decoding half of a `snac.SNAC`, weight norm folded, in `dtype`. Raises CodecError for attention in the decoder."""
     if model.attn_window_size is not None:
         raise CodecError(
             f"codec config: attn_window_size {model.attn_window_size}: a decoder with attention waits for whole windows and"
@@ -193,7 +193,7 @@ def fold(model: Any) -> DecoderWeights:
     codebooks = []
     for quantizer, slots in zip(model.quantizer.quantizers, frame_slots(strides), strict=True):
         weight, bias = _weights(quantizer.out_proj)
-        table = quantizer.codebook.weight.float() @ weight[:, :, 0].T + bias
+        table = quantizer.codebook.weight.to(weight) @ weight[:, :, 0].T + bias
         codebooks.append(Codebook(table, quantizer.stride, slots))
 
     operations: list[Operation] = []
@@ -207,7 +207,7 @@ def fold(model: Any) -> DecoderWeights:
     weight, bias = _weights(convolution)
     operations.append(Output(_snake(snake), weight[0].T.contiguous(), bias))
 
-    return DecoderWeights(
+    weights = DecoderWeights(
         sample_rate=int(model.sampling_rate),
         latents_per_frame=strides[0],
         hop=math.prod(model.decoder_rates),
@@ -215,6 +215,7 @@ def fold(model: Any) -> DecoderWeights:
         codebooks=tuple(codebooks),
         operations=tuple(operations),
     )
+    return weights.to("cpu", dtype)
 
 
 def _block(block: nn.Module, number: int) -> list[Operation]:
@@ -235,10 +236,10 @@ def _block(block: nn.Module, number: int) -> list[Operation]:
 
 
 def _weights(module: Any) -> tuple[Tensor, Tensor]:
-    weight = module.weight.detach().float().clone()
+    weight = module.weight.detach().clone()
     if module.bias is None:
         return weight, weight.new_zeros(weight.shape[0])
-    return weight, module.bias.detach().float().clone()
+    return weight, module.bias.detach().clone()
 
 
 def _convolution(module: Any) -> Convolution:
@@ -255,7 +256,7 @@ def _pointwise(module: Any) -> Pointwise:
 
 
 def _snake(module: Any) -> Snake:
-    alpha = module.alpha.detach().float().reshape(-1).clone()
+    alpha = module.alpha.detach().reshape(-1).clone()
     return Snake(alpha, 1 / (alpha + 1e-9))
 
 
