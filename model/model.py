@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import Request
+from starlette.responses import StreamingResponse
+
 from orpheus_serving.build import build
 from orpheus_serving.http_stream import speech_response
 from orpheus_serving.settings import Settings
-from starlette.responses import StreamingResponse
 
 
 class Model:
@@ -33,9 +34,7 @@ class Model:
         settings = Settings.load((self._config.get("model_metadata") or {}).get("orpheus"))
         if self._trt_llm is not None and settings.checkpoint is None:  # tokenizer and layout of what the engine was built from
             source = self._config["trt_llm"]["build"]["checkpoint_repository"]
-            settings = settings.model_copy(
-                update={"checkpoint": source["repo"], "checkpoint_revision": source.get("revision")}
-            )
+            settings = settings.model_copy(update={"checkpoint": source["repo"], "checkpoint_revision": source.get("revision")})
         self._synthesizer = build(settings, self._data, self._trt_llm)
         asyncio.run(self._synthesizer.start())
 

@@ -1,8 +1,8 @@
 """From settings to a synthesizer: which checkpoint, which engine, which codec.
 
-    checkpoint   the one that is named, else data/demo_voice, else random weights (noise)
-    engine       the injected one where there is one, else the embedded one on the checkpoint's weights
-    codec        the one that is named, else the checkpoint's
+checkpoint   the one that is named, else data/demo_voice, else random weights (noise)
+engine       the injected one where there is one, else the embedded one on the checkpoint's weights
+codec        the one that is named, else the checkpoint's
 """
 
 from __future__ import annotations

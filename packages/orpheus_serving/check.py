@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from orpheus_serving.errors import CheckpointError
 from orpheus_serving.tokens import TokenLayout
@@ -106,17 +106,11 @@ def run(
     try:
         model, layout, source = _checkpoint(config, checkpoint)
     except CheckpointError as error:
-        findings.append(
-            _warn("checkpoint", f"not checked: {error}. Give --checkpoint with a folder that has config.json")
-        )
+        findings.append(_warn("checkpoint", f"not checked: {error}. Give --checkpoint with a folder that has config.json"))
         return findings
     findings += _model(model, layout, source, config)
     findings += _weights_on_disk(source, model)
-    if (
-        engine
-        and accelerator in GPU_GIB
-        and not any(f.topic == "attention heads" and f.level == "error" for f in findings)
-    ):
+    if engine and accelerator in GPU_GIB and not any(f.topic == "attention heads" and f.level == "error" for f in findings):
         findings += _memory(model, config, accelerator, count, seconds)
     return findings
 
@@ -354,8 +348,7 @@ def _lengths(build: Mapping[str, Any], runtime: Mapping[str, Any], plugins: Mapp
         yield Finding(
             level,
             "max_seq_len",
-            f"{length} - {PROMPT_IDS} ids of prompt = {audio:.0f} s of audio in one chunk, at "
-            f"{IDS_PER_SECOND:.2f} ids/s{advice}",
+            f"{length} - {PROMPT_IDS} ids of prompt = {audio:.0f} s of audio in one chunk, at {IDS_PER_SECOND:.2f} ids/s{advice}",
         )
 
     if step < rows + PROMPT_IDS:
@@ -383,8 +376,7 @@ def _lengths(build: Mapping[str, Any], runtime: Mapping[str, Any], plugins: Mapp
     if runtime.get("batch_scheduler_policy", "guaranteed_no_evict") != "max_utilization":
         yield _warn(
             "scheduler",
-            "guaranteed_no_evict reserves each request's max_tokens, of which speech seldom uses a third: use "
-            "max_utilization",
+            "guaranteed_no_evict reserves each request's max_tokens, of which speech seldom uses a third: use max_utilization",
         )
     fraction = runtime.get("kv_cache_free_gpu_mem_fraction", 0.9)
     if not 0 < fraction < 1:
@@ -394,9 +386,7 @@ def _lengths(build: Mapping[str, Any], runtime: Mapping[str, Any], plugins: Mapp
 # ---------------------------------------------------------------------------------------------------- the checkpoint
 
 
-def _checkpoint(
-    config: Mapping[str, Any], checkpoint: str | Path | None
-) -> tuple[dict[str, Any], TokenLayout, Path | str]:
+def _checkpoint(config: Mapping[str, Any], checkpoint: str | Path | None) -> tuple[dict[str, Any], TokenLayout, Path | str]:
     """config.json, the layout (speech.json beside it, else Orpheus') and where they are from. "
     "Raises CheckpointError."""
     if checkpoint is not None and (Path(checkpoint).exists() or str(checkpoint).startswith((".", "/", "~"))):
@@ -406,9 +396,7 @@ def _checkpoint(
         layout = TokenLayout()
         if (folder / "speech.json").is_file():
             speech = _json((folder / "speech.json").read_text(encoding="utf-8"), folder / "speech.json")
-            fields: dict[str, Any] = {
-                key: tuple(v) if isinstance(v, list) else v for key, v in speech.get("tokens", {}).items()
-            }
+            fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in speech.get("tokens", {}).items()}
             try:
                 layout = TokenLayout(**fields)
             except (TypeError, ValueError) as error:
@@ -442,9 +430,7 @@ def _from_hub(repo: str, revision: str | None) -> dict[str, Any]:
     return _json(response.text, repo)
 
 
-def _model(
-    model: Mapping[str, Any], layout: TokenLayout, source: Path | str, config: Mapping[str, Any]
-) -> Iterator[Finding]:
+def _model(model: Mapping[str, Any], layout: TokenLayout, source: Path | str, config: Mapping[str, Any]) -> Iterator[Finding]:
     names = model.get("architectures") or ["none"]
     if any("ForCausalLM" in name for name in names):
         yield _ok("checkpoint", f"{source}: {', '.join(names)}")
@@ -492,9 +478,7 @@ def _rope(model: Mapping[str, Any], length: int | None) -> Iterator[Finding]:
     kind = scaling.get("rope_type", scaling.get("type"))
     positions = model.get("max_position_embeddings", 0)
     missing = [
-        k
-        for k in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-        if k not in scaling
+        k for k in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings") if k not in scaling
     ]
     if kind != "llama3":
         yield _error(
@@ -683,9 +667,7 @@ def table(findings: list[Finding], width: int) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", default=".", help="folder of the Truss (default: here)")
     parser.add_argument("--checkpoint", help="folder, or repository[@revision]; default: what config.yaml names")
-    parser.add_argument(
-        "--gpu", choices=sorted(GPU_GIB), help="judge for this accelerator instead of the configured one"
-    )
+    parser.add_argument("--gpu", choices=sorted(GPU_GIB), help="judge for this accelerator instead of the configured one")
     parser.add_argument(
         "--seconds", type=float, default=CHUNK_SECONDS, help="length of the streams in the count (default: %(default)s)"
     )

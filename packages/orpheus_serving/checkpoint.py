@@ -17,6 +17,7 @@ A folder `codec/` inside is the checkpoint's own SNAC codec; without it the code
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -134,7 +135,7 @@ class Checkpoint:
         ids = self._tokenizer.encode(written, add_special_tokens=False).ids
         return layout.prompt_ids([i for i in ids if i not in reserved and not layout.is_code(i)])
 
-    def prompt_text(self, prompt: list[int]) -> str:
+    def prompt_text(self, prompt: Sequence[int]) -> str:
         """The text whose encoding is these ids, specials included: for an engine that takes only text."""
         return self._tokenizer.decode(list(prompt), skip_special_tokens=False)
 

@@ -48,15 +48,11 @@ def clone_prompt(
     if not reference.text.strip():
         raise InvalidRequest("reference.text", "empty: write down what the reference recording says")
     if not 1 <= len(reference.frames) <= MAX_REFERENCE_FRAMES:
-        raise InvalidRequest(
-            "reference.frames", f"{len(reference.frames)} frames: give 1 to {MAX_REFERENCE_FRAMES} (30 s)"
-        )
+        raise InvalidRequest("reference.frames", f"{len(reference.frames)} frames: give 1 to {MAX_REFERENCE_FRAMES} (30 s)")
     try:
         codes = [token for frame in reference.frames for token in layout.frame_tokens([int(c) for c in frame])]
     except ValueError as error:
-        raise InvalidRequest(
-            "reference.frames", f"{error}; encode the recording with this checkpoint's codec"
-        ) from error
+        raise InvalidRequest("reference.frames", f"{error}; encode the recording with this checkpoint's codec") from error
     return [
         *layout.prompt_ids(encode_text(reference.text)), *codes, layout.end_of_speech, *end_of_turn,
         *layout.prompt_ids(encode_text(text)),

@@ -69,9 +69,7 @@ def build_noise_lm(
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _character_tokenizer()
     if layout.first_code < tokenizer.get_vocab_size():
-        raise ValueError(
-            f"layout: first_code {layout.first_code} falls among the tokenizer's {tokenizer.get_vocab_size()} ids"
-        )
+        raise ValueError(f"layout: first_code {layout.first_code} falls among the tokenizer's {tokenizer.get_vocab_size()} ids")
     head_dim = head_dim or hidden // heads
     vocabulary = max(layout.last_code, layout.end_of_speech, *layout.prompt_before, *layout.prompt_after) + 1
 

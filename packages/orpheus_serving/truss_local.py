@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 from urllib.parse import urlsplit
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from orpheus_serving.errors import OrpheusServingError
 
@@ -95,9 +95,7 @@ def build_app(
             shutil.copytree(folder / name, source / name, ignore=unwanted)
     (source / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
 
-    script = (
-        "import pathlib, sys, truss\ntruss.load(sys.argv[1]).docker_build_setup(build_dir=pathlib.Path(sys.argv[2]))\n"
-    )
+    script = "import pathlib, sys, truss\ntruss.load(sys.argv[1]).docker_build_setup(build_dir=pathlib.Path(sys.argv[2]))\n"
     done = subprocess.run(
         [sys.executable, "-c", script, str(source), str(context)],
         capture_output=True, text=True, env=offline_environment(), check=False,
@@ -208,9 +206,7 @@ class LocalTrussServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
 

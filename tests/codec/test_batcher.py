@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
-from conftest import CONFIGS, Reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import CONFIGS, Reference
 from orpheus_serving.codec import Codec, StreamingDecoder, fold, load_codec
 from orpheus_serving.codec.noise_codec import TINY, build_noise_codec, noise_snac
 from orpheus_serving.errors import CodecError
@@ -32,7 +32,7 @@ async def speak(codec: Codec, frames: list, seed: int, *, early: bool = False, p
 
     async def listen() -> None:
         async for samples in stream:
-            parts.append(samples)
+            parts.append(samples)  # noqa: PERF401
 
     listener = asyncio.create_task(listen())
     at = 0
@@ -83,7 +83,7 @@ async def test_early_audio_comes_a_frame_sooner_and_turns_exact(reference: Refer
         for n, frame in enumerate(frames, 1):
             stream.push([frame])
             try:  # nothing may come at all, so wait until the codec has gone idle
-                while codec._streams:
+                while codec._streams:  # noqa: ASYNC110
                     await asyncio.sleep(0)
                 await asyncio.sleep(0)
                 stream._out.get_nowait()
@@ -162,9 +162,7 @@ def test_a_broken_step_is_told_to_every_stream(reference: Reference) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(portions=st.lists(st.integers(1, 4), min_size=1, max_size=6), count=st.integers(1, 9), early=st.booleans())
-def test_any_chunking_gives_the_same_bytes(
-    reference: Reference, portions: list[int], count: int, early: bool
-) -> None:
+def test_any_chunking_gives_the_same_bytes(reference: Reference, portions: list[int], count: int, early: bool) -> None:
     async def both() -> tuple[np.ndarray, np.ndarray]:
         codec = Codec(StreamingDecoder(reference.weights, slots=1))
         await codec.start()

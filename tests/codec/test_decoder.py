@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 import torch
-from conftest import CONFIGS, Reference
 
+from conftest import CONFIGS, Reference
 from orpheus_serving.codec.decoder import OPEN_END, StreamingDecoder
 from orpheus_serving.codec.weights import fold, frame_slots
 

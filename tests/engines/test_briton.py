@@ -99,9 +99,7 @@ Answer = Callable[[Request], AsyncGenerator[str | bytes, None]]
 class Runtime:
     """The injected engine: answers with chunks of text; `answer` may wait, fail, or look at the request."""
 
-    def __init__(
-        self, answer: Callable[[Request], AsyncGenerator[str | bytes, None]], wrap: Callable[[Any], Any] = lambda a: a
-    ):
+    def __init__(self, answer: Callable[[Request], AsyncGenerator[str | bytes, None]], wrap: Callable[[Any], Any] = lambda a: a):
         self.answer = answer
         self.wrap = wrap
         self.inputs: list[dict[str, Any]] = []

@@ -105,16 +105,12 @@ async def test_overlapping_requests_say_what_they_say_alone(make: Make) -> None:
     requests = [
         (
             LAYOUT.prompt_ids([40 + n] * (1 + 5 * n)),
-            Sampling(
-                35 + 21 * n, temperature=[0.6, 0.0, 1.5][n % 3], top_p=[0.8, 1.0][n % 2], top_k=[0, 40][n % 2], seed=n
-            ),
+            Sampling(35 + 21 * n, temperature=[0.6, 0.0, 1.5][n % 3], top_p=[0.8, 1.0][n % 2], top_k=[0, 40][n % 2], seed=n),
         )
         for n in range(8)
     ]
     alone = [await read(engine, sampling, str(n), prompt) for n, (prompt, sampling) in enumerate(requests)]
-    together = await asyncio.gather(
-        *(read(engine, sampling, str(n), prompt) for n, (prompt, sampling) in enumerate(requests))
-    )
+    together = await asyncio.gather(*(read(engine, sampling, str(n), prompt) for n, (prompt, sampling) in enumerate(requests)))
     assert together == alone
     await engine.stop()
 

@@ -99,10 +99,7 @@ def test_a_row_draws_the_same_in_any_company(batch: list[tuple[list[float], set[
     seen = torch.tensor([[c in row[1] for c in range(WIDTH)] for row in batch])
     samplings = [row[2] for row in batch]
     together = draw(logits, seen, samplings, uniforms)
-    alone = [
-        draw(logits[n : n + 1], seen[n : n + 1], samplings[n : n + 1], uniforms[n : n + 1])[0]
-        for n in range(len(batch))
-    ]
+    alone = [draw(logits[n : n + 1], seen[n : n + 1], samplings[n : n + 1], uniforms[n : n + 1])[0] for n in range(len(batch))]
     assert together == alone
 
 

@@ -35,9 +35,7 @@ async def engine(checkpoint: Path) -> AsyncIterator[TransformersEngine]:
     await engine.stop()
 
 
-async def read(
-    engine: TransformersEngine, sampling: Sampling, name: str = "r", prompt: list[int] = PROMPT
-) -> list[int]:
+async def read(engine: TransformersEngine, sampling: Sampling, name: str = "r", prompt: list[int] = PROMPT) -> list[int]:
     return [i async for batch in engine.generate(prompt, sampling, name) for i in batch]
 
 
@@ -214,9 +212,7 @@ async def test_a_step_that_fails_fails_its_requests_and_no_others(
         return decode(decoder, tokens, lengths)
 
     monkeypatch.setattr(LlamaDecoder, "decode", failing)
-    outcomes = await asyncio.gather(
-        *(read(engine, Sampling(30, seed=1), str(n)) for n in range(4)), return_exceptions=True
-    )
+    outcomes = await asyncio.gather(*(read(engine, Sampling(30, seed=1), str(n)) for n in range(4)), return_exceptions=True)
     failed = [outcome for outcome in outcomes if isinstance(outcome, EngineError)]
     assert 1 <= len(failed) <= 2
     assert all("out of luck" in str(error) and isinstance(error.__cause__, RuntimeError) for error in failed)
@@ -239,9 +235,7 @@ async def test_a_prompt_that_fails_fails_alone(engine: TransformersEngine, monke
     assert await good == expected
 
 
-async def test_a_device_that_answers_no_more_ends_the_engine(
-    engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_device_that_answers_no_more_ends_the_engine(engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> torch.Tensor:
         raise RuntimeError("device lost")
 
@@ -300,9 +294,7 @@ def test_settings_that_make_no_sense_are_refused(checkpoint: Path, options: dict
         engine_of(checkpoint, **options)
 
 
-async def test_of_a_hub_repository_only_what_is_needed_is_fetched(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_a_hub_repository_only_what_is_needed_is_fetched(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 
     def download(repository: str, **options: Any) -> str:

@@ -24,9 +24,7 @@ _WORDS = """
 """
 WORDS = _WORDS.split()
 SENTENCES = st.lists(st.sampled_from(WORDS), min_size=1, max_size=30).map(" ".join)
-ANYTHING = st.lists(st.sampled_from([*WORDS, " ", "\n", "\n\n", "<", ">", "<lau", "gh>"]) | st.text(max_size=5)).map(
-    "".join
-)
+ANYTHING = st.lists(st.sampled_from([*WORDS, " ", "\n", "\n\n", "<", ">", "<lau", "gh>"]) | st.text(max_size=5)).map("".join)
 LIMITS = st.tuples(st.integers(1, 60), st.integers(0, 120)).map(lambda pair: (pair[0], sum(pair)))
 
 

@@ -208,10 +208,7 @@ def test_spoken(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        *[
-            (text, False)
-            for text in ("", " \n", "...!?", "\U0001f600\U0001f389", "<|eot_id|>", "<b>", "\ud83d", "\0", "$")
-        ],
+        *[(text, False) for text in ("", " \n", "...!?", "\U0001f600\U0001f389", "<|eot_id|>", "<b>", "\ud83d", "\0", "$")],
         *[(text, True) for text in ("a", "7", "\u4f60", "<laugh>", "\U0001f600 hi", "<b>x</b>")],
     ],
 )

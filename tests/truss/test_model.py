@@ -260,9 +260,7 @@ REFUSED = {  # field that the reason names -> payloads
 }
 
 
-@pytest.mark.parametrize(
-    ("field", "payload"), [(field, payload) for field, payloads in REFUSED.items() for payload in payloads]
-)
+@pytest.mark.parametrize(("field", "payload"), [(field, payload) for field, payloads in REFUSED.items() for payload in payloads])
 def test_what_is_out_of_range_is_refused_with_its_name(injected: Served, field: str, payload: dict[str, Any]) -> None:
     status, _, body = post(injected, payload)
     assert status == 422, body

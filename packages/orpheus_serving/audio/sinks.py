@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import IO, Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -21,7 +21,7 @@ class Sink(Protocol):
 
 
 class _Pcm:
-    def __init__(self, out: BinaryIO) -> None:
+    def __init__(self, out: IO[bytes]) -> None:
         self._out = out
         self.bytes = 0
 

@@ -16,6 +16,7 @@ stream is the same every time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -183,9 +184,7 @@ class Codec:
         """Warm up (compile, capture graphs) and start the thread. Raises CodecError where that fails."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stopping, self._failure = False, None
-        self._thread = threading.Thread(
-            target=self._main, args=(asyncio.get_running_loop(), ready), name="codec", daemon=True
-        )
+        self._thread = threading.Thread(target=self._main, args=(asyncio.get_running_loop(), ready), name="codec", daemon=True)
         self._thread.start()
         await ready
 
@@ -334,7 +333,5 @@ def _deliver(items: list[tuple[CodecStream, Samples | None]]) -> None:
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Any, *arguments: Any) -> None:
-    try:
+    with contextlib.suppress(RuntimeError):  # that loop is closed: nobody listens any more
         loop.call_soon_threadsafe(function, *arguments)
-    except RuntimeError:
-        pass  # that loop is closed: nobody listens any more

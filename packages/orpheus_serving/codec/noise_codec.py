@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 SNAC_24KHZ: dict[str, Any] = {
     "sampling_rate": 24000,
@@ -36,29 +35,29 @@ def noise_snac(config: dict[str, Any], seed: int = 0) -> Any:
 
     generator = torch.Generator().manual_seed(seed)
 
-    def randomise(module: nn.Module, x: torch.Tensor, deviation: float) -> torch.Tensor:
-        weight = torch.randn(module.weight.shape, generator=generator)  # type: ignore[arg-type]
+    def randomise(module: Any, x: torch.Tensor, deviation: float) -> torch.Tensor:
+        weight = torch.randn(module.weight.shape, generator=generator)
         if module.bias is not None:
-            module.bias.copy_(0.02 * torch.randn(module.bias.shape, generator=generator))  # type: ignore[operator, arg-type]
+            module.bias.copy_(0.02 * torch.randn(module.bias.shape, generator=generator))
         module.weight = weight
         module.weight = weight * (deviation / module(x).std())
         return module(x)
 
-    def walk(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def walk(module: Any, x: torch.Tensor) -> torch.Tensor:
         match type(module).__name__:
             case "DecoderBlock":
-                for part in module.block:  # type: ignore[union-attr]
+                for part in module.block:
                     x = walk(part, x)
                 return x
             case "ResidualUnit":
-                before, convolution, after, mix = module.block  # type: ignore[misc]
+                before, convolution, after, mix = module.block
                 y = walk(after, randomise(convolution, walk(before, x), 1.0))
                 return x + randomise(mix, y, 0.4 * float(x.std()))
             case "NoiseBlock":
-                randomise(module.linear, x, 0.1 * float(x.std()))  # type: ignore[arg-type]
+                randomise(module.linear, x, 0.1 * float(x.std()))
                 return x
             case "Snake1d":
-                module.alpha.uniform_(0.3, 2.0, generator=generator)  # type: ignore[operator, union-attr]
+                module.alpha.uniform_(0.3, 2.0, generator=generator)
                 return module(x)
             case "Tanh":
                 return module(x)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import CodecError
 
@@ -120,7 +121,7 @@ def frame_slots(strides: list[int]) -> list[tuple[int, ...]]:
     [4, 2, 1] that is Orpheus' order: (0,), (1, 4), (2, 3, 5, 6). Raises CodecError where a stride does not divide the one
     before.
     """
-    for coarse, fine in zip(strides, strides[1:], strict=False):
+    for coarse, fine in pairwise(strides):
         if coarse % fine:
             raise CodecError(f"codec config: vq_strides {strides} do not nest: {coarse} is no multiple of {fine}")
     slots: list[list[int]] = [[] for _ in strides]
@@ -199,8 +200,9 @@ def fold(model: Any, dtype: torch.dtype = torch.float32) -> DecoderWeights:
     operations: list[Operation] = []
     layers = list(model.decoder.model)
     blocks = [m for m in layers if type(m).__name__ == "DecoderBlock"]
-    for module in layers[: layers.index(blocks[0])]:
-        operations.append(_pointwise(module) if module.kernel_size == (1,) else _convolution(module))
+    operations.extend(
+        _pointwise(module) if module.kernel_size == (1,) else _convolution(module) for module in layers[: layers.index(blocks[0])]
+    )
     for number, block in enumerate(blocks):
         operations.extend(_block(block, number))
     snake, convolution = layers[layers.index(blocks[-1]) + 1 :][:2]
@@ -218,7 +220,7 @@ def fold(model: Any, dtype: torch.dtype = torch.float32) -> DecoderWeights:
     return weights.to("cpu", dtype)
 
 
-def _block(block: nn.Module, number: int) -> list[Operation]:
+def _block(block: Any, number: int) -> list[Operation]:
     operations: list[Operation] = []
     snake, transposed, *rest = block.block
     weight, bias = _weights(transposed)  # [Cin, Cout, 2s]

@@ -128,9 +128,7 @@ class BritonEngine:
         for reader in self._readers:
             reader.cancel()
 
-    async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, request_id: str
-    ) -> AsyncGenerator[list[int], None]:
+    async def generate(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> AsyncGenerator[list[int], None]:
         """Stream the ids that follow `prompt`; see the promises in `base.py`.
 
         The runtime stops at the end-of-speech id and keeps it to itself. So an answer shorter than `max_tokens` ended

@@ -119,8 +119,7 @@ class LlamaDecoder:
             )
         self._cos, self._sin = rope_tables(config, length, device, dtype)
         self._cache = [
-            torch.zeros(self.rows, 2 * self.kv_heads, length, self.head_dim, device=device, dtype=dtype)
-            for _ in self._layers
+            torch.zeros(self.rows, 2 * self.kv_heads, length, self.head_dim, device=device, dtype=dtype) for _ in self._layers
         ]
         self._exact = exact
         self._blocks: dict[torch.Size, int] = {}  # rows of a block product, by the shape of its weight

@@ -35,10 +35,7 @@ class Candidates:
         self._layout = layout
         self._constrained = constrained
         if constrained:
-            slots = [
-                head[layout.token(slot, 0) : layout.token(slot, 0) + layout.codes_per_slot]
-                for slot in range(layout.slots)
-            ]
+            slots = [head[layout.token(slot, 0) : layout.token(slot, 0) + layout.codes_per_slot] for slot in range(layout.slots)]
             end = head[layout.end_of_speech : layout.end_of_speech + 1]
             self._heads = [torch.cat([slots[0], end]), *slots[1:]]
         else:

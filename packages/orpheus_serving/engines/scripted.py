@@ -66,9 +66,7 @@ class ScriptedEngine:
         for _ in range(lists):
             self._allowed.release()
 
-    async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, request_id: str
-    ) -> AsyncGenerator[list[int], None]:
+    async def generate(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> AsyncGenerator[list[int], None]:
         if self._stopped is None or self._stopped.is_set():
             raise EngineError(f"request {request_id}: the engine is not started or was stopped")
         self.started.append(request_id)
@@ -83,9 +81,7 @@ class ScriptedEngine:
             self.active.discard(request_id)
             self.closed.append(request_id)
 
-    def _lists(
-        self, prompt: Sequence[int], sampling: Sampling, request_id: str
-    ) -> Iterable[tuple[list[int], Exception | None]]:
+    def _lists(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> Iterable[tuple[list[int], Exception | None]]:
         """Lists of ids, or an error, in the order in which the request meets them."""
         ids: list[int] = []
         count = 0

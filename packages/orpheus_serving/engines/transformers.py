@@ -141,15 +141,11 @@ class TransformersEngine:
             del self._decoder, self._candidates, self._seen
         self._worker = None
 
-    async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, request_id: str
-    ) -> AsyncGenerator[list[int], None]:
+    async def generate(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> AsyncGenerator[list[int], None]:
         """Stream the ids after `prompt`, a frame a list. Raises EngineError before running what cannot run."""
         if self._dead:
             raise EngineError(f"request {request_id}: {self._dead}")
-        request = _Request(
-            request_id, list(prompt), sampling, self._budget(prompt, sampling), asyncio.get_running_loop()
-        )
+        request = _Request(request_id, list(prompt), sampling, self._budget(prompt, sampling), asyncio.get_running_loop())
         with self._changed:
             self._waiting.append(request)
             self._changed.notify()
@@ -204,9 +200,7 @@ class TransformersEngine:
         decoder, groups = self._decoder, list(range(self._candidates.groups))
         decoder.prefill(0, [0])
         hidden = decoder.decode([0] * decoder.rows, [1] * decoder.rows)[:1]
-        self._draw(
-            hidden.expand(len(groups), -1), [0] * len(groups), groups, [Sampling(1)] * len(groups), [0.5] * len(groups)
-        )
+        self._draw(hidden.expand(len(groups), -1), [0] * len(groups), groups, [Sampling(1)] * len(groups), [0.5] * len(groups))
 
     # Everything from here on runs on the worker thread.
 
@@ -368,9 +362,7 @@ def read_config(folder: Path) -> Any:
         )
     for name, supported in (("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):
         if getattr(config, name, supported) != supported:
-            raise CheckpointError(
-                f"{folder}/config.json: {name} is {getattr(config, name)!r}, supported is {supported!r}"
-            )
+            raise CheckpointError(f"{folder}/config.json: {name} is {getattr(config, name)!r}, supported is {supported!r}")
     if getattr(config, "quantization_config", None):
         raise CheckpointError(f"{folder}/config.json: quantization_config is set; use the unquantised checkpoint")
     return config

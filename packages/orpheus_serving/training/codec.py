@@ -384,9 +384,7 @@ def encode_recordings(
     at = 0
     while at < len(order):
         batch: list[int] = []
-        while at < len(order) and (len(batch) + 1) * len(waves[order[at]]) <= max(
-            batch_seconds * 24000, len(waves[order[at]])
-        ):
+        while at < len(order) and (len(batch) + 1) * len(waves[order[at]]) <= max(batch_seconds * 24000, len(waves[order[at]])):
             batch.append(order[at])
             at += 1
         counts = [-(-len(waves[i]) // FRAME) for i in batch]
@@ -401,9 +399,7 @@ def encode_recordings(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stage", choices=["quantiser", "decoder", "wave", "export"], required=True)
     parser.add_argument("--corpus", type=Path, nargs="+", default=[], help="corpus folders (see teacher and prepare)")
-    parser.add_argument(
-        "--out", type=Path, required=True, help="run folder: checkpoints, CSV, plots; export writes here too"
-    )
+    parser.add_argument("--out", type=Path, required=True, help="run folder: checkpoints, CSV, plots; export writes here too")
     parser.add_argument("--seconds", type=float, default=300, help="time box of the stage")
     parser.add_argument("--steps", type=int, default=1_000_000, help="step limit of the stage")
     parser.add_argument("--batch", type=int, default=64, help="segments a step")

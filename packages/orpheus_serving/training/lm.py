@@ -169,8 +169,7 @@ def train(args: argparse.Namespace) -> None:
     if args.compile:  # warm up before the clock starts, then undo it
         saved = {k: v.clone() for k, v in net.state_dict().items()}
         example = [
-            x.to(device)
-            for x in (validation[0] if validation else next(packed(kept, range(len(kept)), args.batch, args.length)))
+            x.to(device) for x in (validation[0] if validation else next(packed(kept, range(len(kept)), args.batch, args.length)))
         ]
         for _ in range(2):
             net(*example).backward()
@@ -240,18 +239,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length", type=int, default=1024, help="tokens a row; longer utterances are left out")
     parser.add_argument("--rate", type=float, default=0.015, help="learning rate of the matrices (Muon)")
     parser.add_argument("--warmup", type=int, default=100)
-    parser.add_argument(
-        "--hold", type=float, default=0.35, help="share of the run at full rate before the linear decay"
-    )
+    parser.add_argument("--hold", type=float, default=0.35, help="share of the run at full rate before the linear decay")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--hidden", type=int, default=Shape.hidden)
     parser.add_argument("--layers", type=int, default=Shape.layers)
     parser.add_argument("--heads", type=int, default=Shape.heads)
     parser.add_argument("--mlp", type=int, default=Shape.mlp)
     parser.add_argument("--hold-every", type=int, default=200, help="every n-th utterance is for validation")
-    parser.add_argument(
-        "--snapshots", type=float, nargs="*", default=[0.85], help="shares of the run to keep weights at"
-    )
+    parser.add_argument("--snapshots", type=float, nargs="*", default=[0.85], help="shares of the run to keep weights at")
     parser.add_argument("--report", type=int, default=50, help="steps between CSV lines")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -56,9 +56,7 @@ class Item:
             return self.audio.astype(np.float32) / 32768, SAMPLE_RATE
         import soundfile
 
-        wave, rate = soundfile.read(
-            io.BytesIO(self.audio) if isinstance(self.audio, bytes) else self.audio, dtype="float32"
-        )
+        wave, rate = soundfile.read(io.BytesIO(self.audio) if isinstance(self.audio, bytes) else self.audio, dtype="float32")
         return wave, rate
 
 
@@ -171,9 +169,7 @@ def open_encoder(args: argparse.Namespace) -> Encoder:
     elif (args.checkpoint / "mel_encoder.safetensors").exists():
         mel_codec = load_codec(args.checkpoint / "codec", args.checkpoint / "mel_encoder.safetensors", args.device)
     else:
-        return snac_encoder(
-            args.checkpoint / "codec" if (args.checkpoint / "codec").exists() else args.checkpoint, args.device
-        )
+        return snac_encoder(args.checkpoint / "codec" if (args.checkpoint / "codec").exists() else args.checkpoint, args.device)
     return lambda waves: encode_recordings(mel_codec, waves, args.device)
 
 

@@ -29,9 +29,7 @@ def words(text: str) -> list[str]:
     from num2words import num2words
 
     text = unicodedata.normalize("NFKD", text.lower()).encode("ascii", "ignore").decode()
-    text = re.sub(
-        r"(?<![\d,.$])(1[1-9]|20)(\d\d)\b(?![,.]\d| dollars)", lambda m: num2words(int(m.group()), to="year"), text
-    )
+    text = re.sub(r"(?<![\d,.$])(1[1-9]|20)(\d\d)\b(?![,.]\d| dollars)", lambda m: num2words(int(m.group()), to="year"), text)
     text = re.sub(r"(\d),(\d{3})", r"\1\2", text)
     text = re.sub(r"\b([ap])\.? ?m\b\.?", r"\1m", text)
     text = re.sub(r"\$(\d+)(\.\d+)?", r"\1\2 dollars", text).replace("%", " percent").replace("&", " and ")

