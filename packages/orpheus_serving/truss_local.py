@@ -211,7 +211,9 @@ class LocalTrussServer:
 
 
 def serve(folder: str | Path = ".", *, port: int = 8080, settings: Mapping[str, Any] | None = None) -> int:
-    """Build and serve `folder` until it ends or Ctrl-C; the server's exit code. Raises TrussError as the parts do."""
+    """Build and serve `folder` until it ends, Ctrl-C or SIGTERM; the server's exit code. Raises TrussError as the parts do."""
+    # The server is in a session of its own: whoever ends this process has to end that one too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="orpheus-truss-") as work:
         print(f"building {Path(folder).resolve()}", file=sys.stderr)
         app = build_app(folder, work, settings=settings)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -142,3 +147,17 @@ def test_stop_may_be_called_twice_and_before_start(tmp_path: Path) -> None:
     server.stop()
     server.stop()
     assert os.listdir(tmp_path) == []
+
+
+def test_ending_truss_serve_ends_its_server(noise_folder: Path) -> None:
+    """SIGTERM, as a supervisor sends it, to the command in the repository's own folder."""
+    command = [sys.executable, "-m", "orpheus_serving.cli", "truss", "serve", str(ROOT), "--port", "0"]
+    with subprocess.Popen([*command, "--checkpoint", str(noise_folder)], stderr=subprocess.PIPE, text=True) as serving:
+        assert serving.stderr is not None
+        ready = next((line for line in serving.stderr if line.startswith("ready: POST ")), "")
+        url = urlsplit(ready.split()[2])
+        socket.create_connection((url.hostname or "", url.port or 0)).close()
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait(60) == 0
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((url.hostname or "", url.port or 0))

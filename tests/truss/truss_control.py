@@ -32,17 +32,27 @@ class Call:
         self._connection = connection
         self._lines = lines
         self._closed = threading.Event()
+        self._answered = threading.Event()
         threading.Thread(target=self._listen, daemon=True).start()
+
+    def answer(self, orders: dict[str, Any]) -> None:
+        """Tell the call how to behave: the first line that it reads."""
+        self._connection.sendall(json.dumps(orders).encode() + b"\n")
+        self._answered.set()
 
     def frames(self, count: int) -> None:
         """Let a gated call say `count` more frames."""
-        self._connection.sendall(b"frame\n" * count)
+        self._send(b"frame\n" * count)
 
     def fail(self) -> None:
-        self._connection.sendall(b"fail\n")
+        self._send(b"fail\n")
 
     def end(self) -> None:
-        self._connection.sendall(b"end\n")
+        self._send(b"end\n")
+
+    def _send(self, order: bytes) -> None:
+        assert self._answered.wait(PATIENCE), "the call was never told how to behave"
+        self._connection.sendall(order)
 
     @property
     def closed(self) -> bool:
@@ -101,8 +111,9 @@ class Control:
             lines = connection.makefile("rb")
             hello = json.loads(lines.readline())
             # Listed before it is answered: whoever sees a call's audio finds the call.
-            self._calls.put(Call(connection, lines, hello))
-            connection.sendall(json.dumps({"gated": self.gated, "frames": self.frames}).encode() + b"\n")
+            call = Call(connection, lines, hello)
+            self._calls.put(call)
+            call.answer({"gated": self.gated, "frames": self.frames})
 
 
 class Served:
