@@ -26,3 +26,15 @@ class EngineError(OrpheusServingError):
 
 class CodecError(OrpheusServingError):
     """The audio decoder failed or was stopped while a stream was running."""
+
+
+class Overloaded(OrpheusServingError):
+    """There is no place for one more stream now; the same request can work `retry_after` seconds later.
+
+    `status` is the HTTP status that says so: 429 where every place is taken, 503 where the server is starting or stopping.
+    """
+
+    def __init__(self, reason: str, retry_after: int, status: int = 429) -> None:
+        super().__init__(f"{reason}; try again in {retry_after} s")
+        self.retry_after = retry_after
+        self.status = status
