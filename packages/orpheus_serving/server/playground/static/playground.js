@@ -34,8 +34,8 @@ async function speakNow() {
   const audio = openAudio(model.sample_rate);
   const mine = (run = { utterance: new Utterance(request(), model.sample_rate), abort: new AbortController(), asked: performance.now() });
   const { utterance } = mine;
-  show(utterance);
   enter("asking", "Waiting for the first sound …");
+  $("waveform").scrollIntoView({ block: "nearest" }); // on a phone it lies below the buttons
   try {
     for await (const samples of speak(utterance.request, key, mine.abort.signal)) {
       if (!mine.player) {
@@ -117,16 +117,14 @@ function animate() {
 /** Put an utterance into the picture, with its numbers. Without a position it stands at rest, all of it in colour. */
 function show(utterance, position = utterance.length) {
   shown = utterance;
-  waveform.show(utterance, position);
-  const at = Math.min(position, utterance.length) / utterance.sampleRate;
-  $("clock").textContent = utterance.length ? `${at.toFixed(1)} / ${seconds(utterance.seconds)}` : "";
+  waveform.show(utterance, position, run !== null && !run.player);
+  $("clock").textContent = run?.player ? `${(position / utterance.sampleRate).toFixed(1)} of ${utterance.seconds.toFixed(1)} s` : "";
   const { firstByte, firstSpeech, factor, underruns, waited } = utterance.measured ?? {};
   put("first-byte", firstByte, seconds);
   put("first-speech", firstSpeech, seconds);
   put("real-time-factor", factor, (value) => value.toFixed(2));
   put("underruns", underruns, (count) => (count ? `${count} (${seconds(waited)})` : "0"));
-  put("length", utterance.length ? utterance.seconds : undefined, seconds);
-  $("replay").hidden = $("download").hidden = !utterance.length;
+  $("replay").hidden = $("download").hidden = run !== null || !utterance.length;
 }
 
 function put(id, value, format) {
@@ -153,10 +151,10 @@ function measure(mine, report) {
 /** The last few utterances, newest first; each a button that plays it again. */
 function keep(utterance) {
   if (utterance.row) return;
-  const { text, note } = { text: utterance.request.input, note: [utterance.request.voice, seconds(utterance.seconds)] };
-  if (utterance.broken) note.push("broken off");
+  const { input, voice, seed } = utterance.request;
+  const note = [voice, seconds(utterance.seconds), `seed ${seed}`, utterance.broken && "broken off"];
   const button = Object.assign(document.createElement("button"), { type: "button" });
-  button.append(span("said", text), span("note", note.filter(Boolean).join(" · ")));
+  button.append(span("said", input), span("note", note.filter(Boolean).join(" · ")));
   button.addEventListener("click", () => replay(utterance));
   utterance.row = document.createElement("li");
   utterance.row.append(button);

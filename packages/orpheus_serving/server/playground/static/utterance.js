@@ -38,4 +38,12 @@ export class Utterance {
     this.levels.push(this.peak);
     this.filled = this.peak = this.power = 0;
   }
+
+  /** The loudest sample between two positions, 0 .. 1. */
+  loudest(from, to) {
+    const last = Math.min(this.levels.length, Math.ceil(to / this.window));
+    let most = 0;
+    for (let i = Math.floor(from / this.window); i < last; i++) most = Math.max(most, this.levels[i]);
+    return most;
+  }
 }

@@ -1,59 +1,75 @@
-// The picture: bars for what was received, coloured up to where it is heard. The distance between the two is the buffer.
+// The picture: seven strings, which tremble until the first sound is there; then bars for what was received, coloured up to
+// where it is heard. The distance between the two colours is what the buffer holds.
 
 const BAR = 3; // pixels
 const GAP = 2;
 const SHORTEST = 6; // seconds across the whole width; longer speech is squeezed in
+const STRINGS = 7;
+
+const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Waveform {
   constructor(canvas) {
     this.canvas = canvas;
     this.utterance = null;
     this.position = 0;
+    this.waiting = false;
     new ResizeObserver(() => this.draw()).observe(canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
 
-  /** Show an utterance with the playhead at a sample. */
-  show(utterance, position) {
-    this.utterance = utterance;
-    this.position = position;
+  /** Show an utterance with the playhead at a sample; `waiting` for its first sound. */
+  show(utterance, position, waiting) {
+    Object.assign(this, { utterance, position, waiting });
     this.draw();
   }
 
   draw() {
-    const { canvas, utterance } = this;
+    const { canvas, utterance, position, waiting } = this;
     const scale = devicePixelRatio || 1;
     const [width, height] = [canvas.clientWidth, canvas.clientHeight];
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(height * scale);
-    if (!utterance) return;
     const pen = canvas.getContext("2d");
     pen.scale(scale, scale);
     const style = getComputedStyle(canvas);
     const colour = (name) => style.getPropertyValue(name);
-
-    const bars = Math.floor(width / (BAR + GAP));
-    const shown = Math.max(SHORTEST * utterance.sampleRate, utterance.length); // samples across the width
-    const perBar = shown / bars;
-    const head = utterance.length ? this.position / perBar : 0;
-    for (let bar = 0; bar < bars && bar * perBar < utterance.length; bar++) {
-      const level = loudest(utterance, bar * perBar, (bar + 1) * perBar);
-      const tall = Math.max(BAR, Math.sqrt(level) * (height - 8)); // the root shows soft sounds too
-      pen.fillStyle = colour(bar < head ? "--heard" : "--received");
-      pen.beginPath();
-      pen.roundRect(bar * (BAR + GAP), (height - tall) / 2, BAR, tall, BAR / 2);
-      pen.fill();
-    }
-    if (this.position > 0 && this.position < utterance.length) {
-      pen.fillStyle = colour("--head");
-      pen.fillRect(head * (BAR + GAP) - 1, 0, 2, height);
-    }
+    drawStrings(pen, width, height, colour("--string"), waiting && !still.matches ? performance.now() / 1000 : null);
+    if (utterance?.length) drawBars(pen, width, height, utterance, position, colour);
   }
 }
 
-function loudest({ levels, window }, from, to) {
-  const last = Math.min(levels.length, Math.ceil(to / window));
-  let most = 0;
-  for (let i = Math.floor(from / window); i < last; i++) most = Math.max(most, levels[i]);
-  return most;
+function drawBars(pen, width, height, utterance, position, colour) {
+  const bars = Math.floor(width / (BAR + GAP));
+  const perBar = Math.max(SHORTEST * utterance.sampleRate, utterance.length) / bars; // samples
+  const head = position / perBar;
+  for (let bar = 0; bar < bars && bar * perBar < utterance.length; bar++) {
+    const level = utterance.loudest(bar * perBar, (bar + 1) * perBar);
+    const tall = Math.max(BAR, Math.sqrt(level) * (height - 8)); // the root shows soft sounds too
+    pen.fillStyle = colour(bar < head ? "--heard" : "--received");
+    pen.beginPath();
+    pen.roundRect(bar * (BAR + GAP), (height - tall) / 2, BAR, tall, BAR / 2);
+    pen.fill();
+  }
+  if (position > 0 && position < utterance.length) {
+    pen.fillStyle = colour("--head");
+    pen.fillRect(head * (BAR + GAP) - 1, 0, 2, height);
+  }
+}
+
+/** Thick to thin, from the top, fading out at both ends. A time makes them tremble, each at its own rate. */
+function drawStrings(pen, width, height, colour, time) {
+  const fading = pen.createLinearGradient(0, 0, width, 0);
+  for (const [at, end] of [[0, true], [0.12, false], [0.88, false], [1, true]]) fading.addColorStop(at, end ? "transparent" : colour);
+  pen.strokeStyle = fading;
+  for (let string = 0; string < STRINGS; string++) {
+    const y = ((string + 0.5) * height) / STRINGS;
+    pen.lineWidth = 1.9 - 0.2 * string;
+    pen.beginPath();
+    for (let x = 0; x <= width; x += 8) {
+      const sway = time === null ? 0 : Math.sin((Math.PI * x) / width) * Math.sin((9 + 2 * string) * time + string);
+      pen.lineTo(x, y + 3 * sway);
+    }
+    pen.stroke();
+  }
 }
