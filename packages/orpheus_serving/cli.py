@@ -64,6 +64,13 @@ def _parser() -> argparse.ArgumentParser:
 
     add_train_commands(commands)
 
+    synth = commands.add_parser("synth-checkpoint", help="write an Orpheus-shaped checkpoint of random weights, for load tests")
+    synth.add_argument("folder")
+    synth.add_argument("--size", choices=("full", "tiny"), default="full", help="full: as Orpheus 3B, 6.6 GB")
+    synth.add_argument("--seconds", type=float, default=10.0, help="length of every utterance, 1 to 60 (default: 10)")
+    synth.add_argument("--seed", type=int, default=0)
+    synth.set_defaults(run=_synth_checkpoint)
+
     truss = commands.add_parser("truss", help="run this Truss with Baseten's own server, without Docker")
     verbs = truss.add_subparsers(dest="verb", required=True, metavar="VERB")
     serve = verbs.add_parser("serve", help="serve this folder until interrupted")
@@ -154,6 +161,18 @@ def _voices(args: argparse.Namespace) -> int:
         print(f"  {voice}")
     if checkpoint.tags:
         print("tags: " + " ".join(f"<{tag}>" for tag in checkpoint.tags))
+    return 0
+
+
+def _synth_checkpoint(args: argparse.Namespace) -> int:
+    from .synth_checkpoint import build_synth_lm
+
+    try:
+        folder = build_synth_lm(args.folder, args.size, seconds=args.seconds, seed=args.seed)
+    except ValueError as error:
+        print(f"orpheus-serving synth-checkpoint: {error}", file=sys.stderr)
+        return 1
+    print(f"{folder}: random weights in the shape of Orpheus, for load tests; not a voice", file=sys.stderr)
     return 0
 
 
