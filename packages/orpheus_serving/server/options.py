@@ -40,6 +40,8 @@ class ServerOptions(BaseSettings):
     "Seconds of one stream, from its start to its last byte. A reader that plays while it reads takes as long as the audio lasts."
     stall_timeout: Annotated[float, Field(gt=0)] = 60.0
     "Seconds that a client may take no byte of a stream before it counts as gone."
+    idle_timeout: Annotated[float, Field(gt=0)] = 300.0
+    "Seconds that a WebSocket may stay open while no frame comes and none is sent."
     max_body: Annotated[int, Field(ge=1024)] = 1_000_000
     "Bytes of a request's body. The text's own limit is ORPHEUS_MAX_TEXT."
     max_connections: Annotated[int, Field(ge=1)] = 10_000
