@@ -2,10 +2,9 @@
 
     GET /                       index.html
     GET /playground/FILE        what it loads
-    GET /playground/model       what can be chosen: voices, emotion tags, defaults
+    GET /v1/playground          what can be chosen: voices, emotion tags, defaults; like speech itself, with a key where keys are set
 
-The page speaks through `POST /v1/audio/speech` like any other client, with the same keys and limits. Read
-`static/playground.js` first.
+The page speaks through `POST /v1/audio/speech` as any other client does. Read `static/playground.js` first.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ def router(service: Service) -> APIRouter:
     async def page() -> FileResponse:
         return FileResponse(STATIC / "index.html", headers=HEADERS)
 
-    @routes.get("/playground/model")
-    async def model() -> dict[str, Any]:
+    @routes.get("/v1/playground")
+    async def choices() -> dict[str, Any]:
         return describe(service)
 
     @routes.get("/playground/{name}")

@@ -1,17 +1,16 @@
-// The audio thread: a queue of samples in front of the loudspeaker (an AudioWorkletProcessor, one for each utterance).
+// A queue of samples in front of the loudspeaker, filled as the network likes and emptied as the loudspeaker needs.
 //
-//   samples -> queue -> [wait until `lead` samples are there, or the end] -> loudspeaker
+//   receive({samples}) -> queue -> [wait until `lead` samples are there, or the end] -> fill(out)
 //
 // A queue that runs dry before the end is an underrun: the sound fades out, and playback waits for twice as much as before,
 // so that one slow stretch makes one pause instead of many. Nothing is dropped: after a pause it goes on where it stopped.
 
-const REPORT_EVERY = 6; // quanta of 128 samples: 32 ms at 24 kHz
 const LONGEST_LEAD = 0.6; // seconds
 
-class JitterBuffer extends AudioWorkletProcessor {
-  constructor({ processorOptions }) {
-    super();
-    this.lead = Math.round(processorOptions.lead * sampleRate);
+export class JitterBuffer {
+  constructor(lead, sampleRate) {
+    this.lead = Math.round(lead * sampleRate);
+    this.longestLead = Math.round(LONGEST_LEAD * sampleRate);
     this.queue = []; // Int16Array pieces
     this.offset = 0; // samples of the first piece that were played
     this.level = 0; // samples in the queue
@@ -23,49 +22,46 @@ class JitterBuffer extends AudioWorkletProcessor {
     this.waiting = true;
     this.ended = false; // no more samples will come
     this.stopping = false;
-    this.quanta = 0;
-    this.port.onmessage = ({ data }) => this.receive(data);
   }
 
-  receive(data) {
-    if (data.samples) {
-      this.queue.push(data.samples);
-      this.level += data.samples.length;
+  receive({ samples, end, stop }) {
+    if (samples) {
+      this.queue.push(samples);
+      this.level += samples.length;
     }
-    if (data.end) this.ended = true;
-    if (data.stop) this.stopping = true;
+    if (end) this.ended = true;
+    if (stop) this.stopping = true;
   }
 
-  process(_inputs, [[out]]) {
+  /** Write the next samples into `out`, which is silent. Returns "started", "finished" or "stopped" when it comes to that. */
+  fill(out) {
     if (this.stopping) {
       fadeOut(out, this.take(out));
-      return this.finish("stopped");
+      return "stopped";
     }
+    const first = !this.started;
     if (this.waiting && (this.level >= this.lead || this.ended)) {
       this.resume(out);
     } else if (this.waiting) {
-      if (this.started) this.silence += out.length;
+      this.silence += out.length;
     } else if (this.level < out.length && !this.ended) {
       this.pause(out);
     } else {
       this.take(out);
     }
-    if (this.ended && !this.level) return this.finish("finished");
-    if (this.quanta++ % REPORT_EVERY === 0) this.report("state");
-    return true;
+    if (this.ended && !this.level) return "finished";
+    return first && this.started ? "started" : null;
   }
 
   resume(out) {
     this.waiting = false;
-    if (!this.started) {
-      this.started = true;
-      this.report("started");
-      this.take(out);
-    } else if (this.level) {
+    const filled = this.take(out);
+    if (this.started && filled) {
       this.underruns += 1;
       this.waited += this.silence;
-      fadeIn(out, this.take(out));
+      fadeIn(out, filled);
     }
+    this.started = true;
   }
 
   pause(out) {
@@ -73,7 +69,7 @@ class JitterBuffer extends AudioWorkletProcessor {
     fadeOut(out, left);
     this.waiting = true;
     this.silence = out.length - left;
-    this.lead = Math.min(2 * this.lead, Math.round(LONGEST_LEAD * sampleRate));
+    this.lead = Math.min(2 * this.lead, this.longestLead);
   }
 
   /** Move samples from the queue to `out`; returns how many there were. */
@@ -95,14 +91,10 @@ class JitterBuffer extends AudioWorkletProcessor {
     return filled;
   }
 
-  finish(how) {
-    this.report(how);
-    return false; // the node may be collected
-  }
-
-  report(what) {
+  /** Numbers for the page. */
+  get report() {
     const { played, level, underruns, waited, waiting } = this;
-    this.port.postMessage({ what, played, level, underruns, waited, waiting, time: currentTime });
+    return { played, level, underruns, waited, waiting };
   }
 }
 
@@ -113,5 +105,3 @@ function fadeOut(out, count) {
 function fadeIn(out, count) {
   for (let i = 0; i < count; i++) out[i] *= (i + 1) / count;
 }
-
-registerProcessor("jitter-buffer", JitterBuffer);

@@ -134,7 +134,7 @@ function put(id, value, format) {
 /** Numbers of a run, renewed at every report of the jitter buffer. */
 function measure(mine, report) {
   const { utterance, asked, firstByte, lastByte } = mine;
-  if (report.what === "started") mine.began = report.time;
+  if (report.played) mine.began ??= report.time; // the first report with sound is that of its first portion
   const measured = (utterance.measured ??= {});
   measured.firstByte = (firstByte - asked) / 1000;
   measured.factor = (lastByte - asked) / 1000 / utterance.seconds;
@@ -180,6 +180,7 @@ function say(message) {
 
 function complain(message, field) {
   say(message);
+  if (shown) show(shown);
   enter("refused", "Not spoken.");
   field?.focus();
 }
@@ -268,7 +269,7 @@ function showDefaults() {
 /** Ask the server what it speaks, and build the choices from that. */
 async function describe() {
   try {
-    model = await get(new URL("playground/model", document.baseURI), key);
+    model = await get("playground", key);
   } catch (error) {
     return refuse(error);
   }

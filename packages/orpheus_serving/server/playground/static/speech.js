@@ -13,9 +13,9 @@ export class SpeechError extends Error {
   }
 }
 
-/** GET a JSON document of the server. */
+/** GET a JSON document of the API. */
 export async function get(path, key) {
-  const response = await ask(path, { headers: keyHeader(key) });
+  const response = await ask(new URL(path, API), { headers: keyHeader(key) });
   return response.json();
 }
 

@@ -60,11 +60,12 @@ function drawBars(pen, width, height, utterance, position, colour) {
 /** Thick to thin, from the top, fading out at both ends. A time makes them tremble, each at its own rate. */
 function drawStrings(pen, width, height, colour, time) {
   const fading = pen.createLinearGradient(0, 0, width, 0);
-  for (const [at, end] of [[0, true], [0.12, false], [0.88, false], [1, true]]) fading.addColorStop(at, end ? "transparent" : colour);
+  for (const at of [0, 1]) fading.addColorStop(at, `${colour}00`);
+  for (const at of [0.12, 0.88]) fading.addColorStop(at, colour);
   pen.strokeStyle = fading;
   for (let string = 0; string < STRINGS; string++) {
     const y = ((string + 0.5) * height) / STRINGS;
-    pen.lineWidth = 1.9 - 0.2 * string;
+    pen.lineWidth = 2 - 0.2 * string;
     pen.beginPath();
     for (let x = 0; x <= width; x += 8) {
       const sway = time === null ? 0 : Math.sin((Math.PI * x) / width) * Math.sin((9 + 2 * string) * time + string);
