@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from orpheus_serving.engines.scripted import ScriptedEngine
 from orpheus_serving.errors import EngineError, InvalidRequest
 from orpheus_serving.request import SpeechRequest
 from orpheus_serving.settings import Settings
-from orpheus_serving.synthesizer import Synthesizer
+from orpheus_serving.synthesizer import Flushed, Spoken, Synthesizer
 
 FRAME = 2048
 
@@ -148,3 +148,158 @@ def test_an_unknown_voice_names_the_known_ones(noise_folder: Path) -> None:
 def test_too_much_text_is_refused(noise_folder: Path) -> None:
     with pytest.raises(InvalidRequest, match="at most 20000"):
         Bench(noise_folder).synthesizer.speak(request("many words " * 10_000))
+
+
+# Text that is still being written
+
+
+async def deltas(parts: Iterable[str | None]) -> AsyncIterator[str | None]:
+    for part in parts:
+        yield part
+
+
+class Pen:
+    """Text whose deltas a test writes when it wants to."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[str | bool | None] = asyncio.Queue()
+
+    def write(self, delta: str | None) -> None:
+        self._queue.put_nowait(delta)
+
+    def end(self) -> None:
+        self._queue.put_nowait(True)
+
+    async def text(self) -> AsyncIterator[str | None]:
+        while not isinstance(delta := await self._queue.get(), bool):
+            yield delta
+
+
+async def test_written_text_at_once_sounds_like_whole_text(bench: Bench) -> None:
+    whole, _ = await heard(bench, request())
+    speech = bench.synthesizer.speak(request(""), deltas("Hello there, friend."))
+    written = np.concatenate([samples async for samples in speech])
+    assert speech.chunks == ["Hello there, friend."]
+    assert speech.outcome == "complete"
+    assert written.tobytes() == whole.tobytes()
+
+
+async def test_a_sentence_is_spoken_before_the_next_is_written(bench: Bench) -> None:
+    pen = Pen()
+    speech = bench.synthesizer.speak(request(""), pen.text())
+    events = speech.events()
+    for delta in ("One sen", "tence here", ". And th"):
+        pen.write(delta)
+    heard_events: list[Any] = []
+    while not isinstance(event := await anext(events), Spoken):
+        heard_events.append(event)
+    assert event.text == "One sentence here."
+    assert event.start == 0
+    assert event.end == sum(map(len, heard_events)) / 24000
+    pen.write("e rest")
+    pen.end()
+    rest = [event async for event in events]
+    assert isinstance(rest[-1], Spoken)
+    assert rest[-1].text == "And the rest"
+    assert rest[-1].start == event.end
+    assert speech.outcome == "complete"
+
+
+async def test_a_flush_speaks_half_a_sentence_and_says_when_it_has(bench: Bench) -> None:
+    pen = Pen()
+    speech = bench.synthesizer.speak(request(""), pen.text())
+    pen.write("Half a sentence")
+    pen.write(None)
+    events = speech.events()
+    kinds = []
+    while not isinstance(event := await anext(events), Flushed):
+        kinds.append(type(event))
+    assert kinds[-1] is Spoken
+    pen.write(None)  # nothing new: passes at once
+    assert isinstance(await anext(events), Flushed)
+    pen.end()
+    assert [event async for event in events] == []
+    assert speech.chunks == ["Half a sentence"]
+
+
+@pytest.mark.parametrize("parts", [(), ("",), (" ", "!?"), (None,), ("<|eo", "t_id|>")])
+async def test_written_text_without_a_word_is_silence(bench: Bench, parts: tuple[str | None, ...]) -> None:
+    speech = bench.synthesizer.speak(request(""), deltas(parts))
+    assert [samples async for samples in speech] == []
+    assert speech.outcome == "complete"
+    assert not bench.engine.started
+
+
+async def test_written_text_is_read_while_nobody_listens_and_then_shares_chunks(bench: Bench) -> None:
+    written = asyncio.Event()
+
+    async def text() -> AsyncIterator[str]:
+        for number in range(12):
+            yield f"This is sentence {number}. "
+            await asyncio.sleep(0)
+        written.set()
+
+    speech = bench.synthesizer.speak(request("", max_chunk_size=500), text())
+    samples = [await anext(speech)]
+    await written.wait()
+    assert len(bench.engine.started) <= 2
+    samples += [more async for more in speech]
+    assert len(speech.chunks) <= 3, "sentences that were all there did not share a chunk"
+    assert " ".join(speech.chunks) == " ".join(f"This is sentence {number}." for number in range(12))
+
+
+async def test_too_much_written_text_is_refused_after_what_was_spoken(bench: Bench) -> None:
+    speech = bench.synthesizer.speak(request(""), deltas(["Many words. "] * 2000))
+    with pytest.raises(InvalidRequest, match="at most 20000"):
+        async for _ in speech:
+            pass
+    assert speech.outcome == "error"
+
+
+async def test_a_writer_that_fails_ends_the_speech(bench: Bench) -> None:
+    async def text() -> AsyncIterator[str]:
+        yield "A first sentence. And"
+        raise ConnectionError("the writer left")
+
+    speech = bench.synthesizer.speak(request(""), text())
+    with pytest.raises(ConnectionError):
+        async for _ in speech:
+            pass
+    assert speech.outcome == "error"
+
+
+async def test_leaving_while_text_is_written_frees_everything(bench: Bench) -> None:
+    closed = asyncio.Event()
+    pen = Pen()
+
+    async def text() -> AsyncIterator[str | None]:
+        try:
+            async for delta in pen.text():
+                yield delta
+        finally:
+            closed.set()
+
+    speech = bench.synthesizer.speak(request(""), text())
+    pen.write("A first sentence. And")
+    assert len(await anext(speech))
+    reader = asyncio.create_task(_drain(speech))
+    await asyncio.sleep(0)
+    reader.cancel()
+    await asyncio.wait([reader])
+    await speech.aclose()
+    assert speech.outcome == "cancelled"
+    assert closed.is_set()
+
+
+async def _drain(speech: Any) -> None:
+    async for _ in speech:
+        pass
+
+
+async def test_max_tokens_holds_over_all_written_text(bench: Bench) -> None:
+    text = deltas(["A first sentence. ", "A second sentence. "] * 5)
+    speech = bench.synthesizer.speak(request("", max_tokens=50, max_chunk_size=40), text)
+    async for _ in speech:
+        pass
+    assert speech.outcome == "length"
+    assert speech.stats.tokens <= 50

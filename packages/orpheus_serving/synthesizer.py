@@ -1,14 +1,15 @@
 """The pipeline: a request in, an asynchronous stream of samples out. Read this file first.
 
-    SpeechRequest
-      -> normalise -> plan_chunks                     text, split at sentences
+    SpeechRequest.prompt                              or: text that is still being written, delta after delta
+      -> normalise -> plan_chunks                         -> follower task -> StreamedText
       -> producer task, chunk after chunk:
            prompt ids -> engine.generate -> ids -> FrameAssembler -> frames -> codec stream
       -> reader (the caller's iteration), chunk after chunk:
            codec stream -> EdgeShaper -> float32 samples
 
 While a chunk is being listened to, the next one is generated, and no more than that: a slow listener holds two chunks of audio,
-whatever the length of the text.
+whatever the length of the text. Text that is still being written is always read at once; what is there when the producer wants
+its next chunk becomes one (text/streamed.py says how far such text is spoken like whole text).
 
 A `Speech` owns everything that was started for it. Closing it, or cancelling whoever reads it, stops the engine's
 request and frees the codec's slots before `aclose` returns. It ends in one `outcome`:
@@ -26,7 +27,7 @@ import contextlib
 import math
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,6 +43,7 @@ from .request import MAX_SEED, SpeechRequest
 from .settings import Settings
 from .text.chunks import plan_chunks
 from .text.normalise import normalise, speakable
+from .text.streamed import FLUSHED, StreamedText
 from .tokens import FrameAssembler
 
 Samples = NDArray[np.float32]
@@ -65,6 +67,22 @@ class SpeechStats:
     samples: int = 0
     first_audio: float | None = None
     "Seconds from the first asking for samples to getting them."
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """All samples of a chunk have been handed out: what was said, and where in the speech's audio, in seconds."""
+
+    text: str
+    start: float
+    end: float
+
+
+class Flushed:
+    """All samples of the text before a flush have been handed out."""
+
+
+Event = Samples | Spoken | Flushed
 
 
 class Synthesizer:
@@ -100,55 +118,154 @@ class Synthesizer:
         await self.engine.stop()
         await self.codec.stop()
 
-    def speak(self, request: SpeechRequest) -> Speech:
-        """Check a request and make its stream; nothing runs before it is iterated. Raises InvalidRequest."""
+    def speak(self, request: SpeechRequest, text: AsyncIterator[str | None] | None = None) -> Speech:
+        """Check a request and make its stream; nothing runs before it is iterated. Raises InvalidRequest.
+
+        text: deltas of text that is still being written, instead of `request.prompt`. They may split words, tags and
+        characters anywhere; what is spoken is exactly their concatenation. None among them is a flush: what is there is
+        spoken now, even if a sentence or a word is not over. The end of the iterator ends the text; one without anything to
+        say makes a speech without a sample. Past `settings.max_text` characters the speech raises InvalidRequest.
+        """
         checkpoint = self.checkpoint
-        if len(request.prompt) > self.settings.max_text:
-            limit = self.settings.max_text
-            raise InvalidRequest("prompt", f"{len(request.prompt)} characters; at most {limit}. Send it in parts.")
         voice = self.default_voice if request.voice is None else checkpoint.check_voice(request.voice)
-        text = normalise(request.prompt, checkpoint.text_level, checkpoint.tags)
-        if not text or not speakable(text, checkpoint.tags):
-            raise InvalidRequest("prompt", "nothing in it can be spoken; it needs letters or digits")
         most = request.max_chunk_size or self.settings.max_chunk_size
-        return Speech(self, request, voice, plan_chunks(text, first=most, most=most, tags=checkpoint.tags))
+        if text is not None:
+            streamed = StreamedText(checkpoint.text_level, checkpoint.tags, most)
+            return Speech(self, request, voice, _WrittenText(text, streamed, self.settings.max_text))
+        if len(request.prompt) > self.settings.max_text:
+            raise _too_long(len(request.prompt), self.settings.max_text)
+        whole = normalise(request.prompt, checkpoint.text_level, checkpoint.tags)
+        if not whole or not speakable(whole, checkpoint.tags):
+            raise InvalidRequest("prompt", "nothing in it can be spoken; it needs letters or digits")
+        return Speech(self, request, voice, _WholeText(plan_chunks(whole, first=most, most=most, tags=checkpoint.tags)))
+
+
+def _too_long(length: int, most: int) -> InvalidRequest:
+    return InvalidRequest("prompt", f"{length} characters; at most {most}. Send it in parts.")
+
+
+class _WholeText:
+    """Chunks that are all known."""
+
+    def __init__(self, chunks: list[str]) -> None:
+        self.chunks = chunks
+        self._left = iter(chunks)
+
+    async def take(self) -> str | Flushed | None:
+        return next(self._left, None)
+
+    async def close(self) -> None:
+        pass
+
+
+class _WrittenText:
+    """Chunks of text that is still being written; a task of its own reads it as fast as it comes."""
+
+    def __init__(self, deltas: AsyncIterator[str | None], streamed: StreamedText, most: int) -> None:
+        self.chunks: list[str] = []
+        self._deltas = deltas
+        self._streamed = streamed
+        self._most = most
+        self._news = asyncio.Event()
+        self._follower: asyncio.Task[None] | None = None
+
+    async def take(self) -> str | Flushed | None:
+        """The next chunk, as soon as one is certain; None at the end. Raises what reading the text raised."""
+        if self._follower is None:
+            self._follower = asyncio.create_task(self._follow(), name="written text")
+        while True:
+            if self._follower.done():
+                self._follower.result()
+            chunk = self._streamed.take()
+            if chunk is FLUSHED:
+                return Flushed()
+            if chunk is not None:
+                self.chunks.append(chunk)
+                return chunk
+            if self._follower.done():
+                return None
+            self._news.clear()
+            await self._news.wait()
+
+    async def close(self) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.wait((self._follower,))
+
+    async def _follow(self) -> None:
+        length = 0
+        try:
+            async for delta in self._deltas:
+                if delta is None:
+                    self._streamed.flush(mark=True)
+                else:
+                    length += len(delta)
+                    if length > self._most:
+                        raise _too_long(length, self._most)
+                    self._streamed.push(delta)
+                self._news.set()
+            self._streamed.flush()
+        finally:
+            self._news.set()
 
 
 class Speech:
-    """One utterance: an asynchronous iterator of float32 samples in -1 .. 1 at the codec's rate."""
+    """One utterance: an asynchronous iterator of float32 samples in -1 .. 1 at the codec's rate.
 
-    def __init__(self, synthesizer: Synthesizer, request: SpeechRequest, voice: str | None, chunks: list[str]) -> None:
+    `events()` instead of iterating it gives the same samples, and between them what has been spoken (see `Spoken`, `Flushed`).
+    """
+
+    def __init__(
+        self, synthesizer: Synthesizer, request: SpeechRequest, voice: str | None, text: _WholeText | _WrittenText
+    ) -> None:
         self.request = request
         self.id = request.request_id or secrets.token_hex(8)
         self.seed = secrets.randbelow(MAX_SEED) if request.seed is None else request.seed
         self.voice = voice
-        self.chunks = chunks
+        self.chunks = text.chunks
+        "What is spoken, in turn: all of whole text, what has been taken so far of text that is still being written."
         self.outcome: Outcome | None = None
         self.stats = SpeechStats()
         self._owner = synthesizer
+        self._text = text
         self._asked = 0.0
         self._cut = False
-        self._streams: asyncio.Queue[CodecStream | None] = asyncio.Queue()
+        self._streams: asyncio.Queue[tuple[CodecStream, str] | Flushed | None] = asyncio.Queue()
         self._open: list[CodecStream] = []
         self._ahead = asyncio.Semaphore(CHUNKS_ALIVE)
-        self._samples = self._read()
+        self._events = self._read()
 
-    def __aiter__(self) -> AsyncGenerator[Samples, None]:
-        return self._samples
+    def __aiter__(self) -> AsyncIterator[Samples]:
+        return self
+
+    async def __anext__(self) -> Samples:
+        while True:
+            event = await anext(self._events)
+            if isinstance(event, np.ndarray):
+                return event
+
+    def events(self) -> AsyncGenerator[Event, None]:
+        return self._events
 
     async def aclose(self) -> None:
         """Stop at once. When this returns the engine's request is closed and the codec's slots are free."""
-        await self._samples.aclose()
+        await self._events.aclose()
         if self.outcome is None:  # it was never iterated
             self.outcome = "cancelled"
 
-    async def _read(self) -> AsyncGenerator[Samples, None]:
+    async def _read(self) -> AsyncGenerator[Event, None]:
         producer = asyncio.create_task(self._produce(), name=f"speech {self.id}")
         self._owner.active.add(self)
         self._asked = time.monotonic()
+        rate = self._owner.sample_rate
         try:
-            while (stream := await self._streams.get()) is not None:
-                shaper = EdgeShaper(self._owner.sample_rate)
+            while (item := await self._streams.get()) is not None:
+                if isinstance(item, Flushed):
+                    yield item
+                    continue
+                stream, text = item
+                start = self.stats.samples
+                shaper = EdgeShaper(rate)
                 async for samples in stream:
                     shaped = shaper.push(samples)
                     if len(shaped):
@@ -158,6 +275,7 @@ class Speech:
                     yield self._count(rest)
                 self._open.remove(stream)
                 self._ahead.release()
+                yield Spoken(text, start / rate, self.stats.samples / rate)
             await producer
             self.outcome = "length" if self._cut else "complete"
         except (GeneratorExit, asyncio.CancelledError):
@@ -182,13 +300,22 @@ class Speech:
 
     async def _produce(self) -> None:
         """Generate the chunks in order. A failure goes to the reader through the stream that it reads, or will read."""
+        layout = self._owner.checkpoint.layout
         left = self.request.max_tokens
+        number = 0
         try:
-            for number, text in enumerate(self.chunks):
+            while True:
                 await self._ahead.acquire()
+                while isinstance(text := await self._text.take(), Flushed):
+                    self._streams.put_nowait(text)
+                if text is None:
+                    return
+                if left is not None and left < layout.slots:
+                    self._cut = True
+                    return
                 stream = self._owner.codec.open((self.seed + number) % (MAX_SEED + 1), self._owner.settings.early_audio)
                 self._open.append(stream)
-                self._streams.put_nowait(stream)
+                self._streams.put_nowait((stream, text))
                 try:
                     used = await self._generate(number, text, left, stream)
                 except Exception as error:
@@ -196,13 +323,12 @@ class Speech:
                     raise
                 stream.end()
                 self.stats.chunks += 1
+                number += 1
                 if left is not None:
                     left -= used
-                    if left < self._owner.checkpoint.layout.slots and number + 1 < len(self.chunks):
-                        self._cut = True
-                        return
         finally:
             self._streams.put_nowait(None)
+            await self._text.close()
 
     async def _generate(self, number: int, text: str, left: int | None, stream: CodecStream) -> int:
         """Speak one chunk into a codec stream; returns the tokens that it took."""

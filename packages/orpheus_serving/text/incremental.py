@@ -27,9 +27,17 @@ class IncrementalChunker:
         self._packer = Packer(first, most)
         self._scanner = UnitScanner(most, tags)
 
+    def add(self, delta: str) -> None:
+        """Add text; whoever calls `take` later gets more of it in one chunk than one who calls it at once."""
+        self._packer.add(self._scanner.push(delta))
+
+    def take(self) -> str | None:
+        """The next chunk, if one is ready: as many whole sentences as are there and fit."""
+        return next(self._packer.ready(self._scanner.waiting), None)
+
     def push(self, delta: str) -> list[str]:
         """Add text; returns the chunks that are ready, often none."""
-        self._packer.add(self._scanner.push(delta))
+        self.add(delta)
         return list(self._packer.ready(self._scanner.waiting))
 
     def flush(self) -> list[str]:
