@@ -18,12 +18,13 @@ pytest.importorskip("pyarrow")
 
 from orpheus_serving.training.codec_model import to_frames, to_levels
 from orpheus_serving.training.corpus import CorpusWriter, read_audio, read_index
-from orpheus_serving.training.documents import answer_start, documents
-from orpheus_serving.training.lm import packed, with_noise
+from orpheus_serving.training.documents import answer_start, documents, with_noise
+from orpheus_serving.training.lm import packed
 from orpheus_serving.training.prepare import Limits, check, find_items, mono, to_peak, trimmed
 from orpheus_serving.training.small_lm import LAYOUT, make_tokenizer
 from orpheus_serving.training.store import Prepared, read_prepared, write_prepared
 from orpheus_serving.training.teacher import cut, speech_span
+from orpheus_serving.training.timbre import Likeness
 
 RATE = 24000
 
@@ -169,10 +170,25 @@ def test_packed_rows_ask_for_speech_only() -> None:
 def test_noise_stays_in_the_slot() -> None:
     torch.manual_seed(0)
     ids = torch.tensor([[2, 5, 3] + [LAYOUT.token(s, 9) for s in range(7)] * 20])
-    noisy = with_noise(ids, 0.5)
+    noisy = with_noise(ids, 0.5, LAYOUT)
     assert torch.equal(noisy[:, :3], ids[:, :3])
     assert not torch.equal(noisy, ids)
     assert [LAYOUT.slot(t) for t in noisy[0, 3:].tolist()] == list(range(7)) * 20
+
+
+def test_likeness_hears_the_spectrum_and_not_the_loudness(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+
+    def sound(tilt: float, loudness: float) -> np.ndarray:
+        spectrum = np.fft.rfft(random.standard_normal(24000)) * np.arange(1.0, 12002) ** -tilt
+        wave = np.fft.irfft(spectrum)
+        return (loudness * wave / np.abs(wave).max()).astype(np.float32)
+
+    with CorpusWriter(tmp_path / "c") as corpus:
+        for voice, tilt in (("dull", 1.0), ("flat", 0.5), ("bright", 0.0)) * 2:
+            corpus.add((sound(tilt, 0.7) * 32767).astype(np.int16), voice, "x")
+    likeness = Likeness([tmp_path / "c"])
+    assert [likeness.nearest(sound(t, 0.3)) for t in (0.95, 0.5, 0.05)] == ["dull", "flat", "bright"]
 
 
 def test_layout_is_data() -> None:

@@ -13,11 +13,12 @@ for needed in ("pyarrow", "peft", "snac"):
     pytest.importorskip(needed)
 
 from orpheus_serving.tokens import TokenLayout
-from orpheus_serving.training import cli, finetune, lm
+from orpheus_serving.training import cli, evaluate, finetune, lm
 from orpheus_serving.training.codec_model import FRAME, MelCodec, load_codec
 from orpheus_serving.training.documents import documents
 from orpheus_serving.training.sample import speak_codes
 from orpheus_serving.training.small_lm import LAYOUT, Shape, SmallLM, export, make_tokenizer, to_hf
+from orpheus_serving.training.speech import Said, read_speech, write_speech
 from orpheus_serving.training.store import Prepared, write_prepared
 
 SHAPE = Shape(hidden=64, layers=2, heads=2, mlp=128)
@@ -144,6 +145,50 @@ def test_lm_training_resumes_and_exports(tmp_path: Path) -> None:
         "tokenizer.json",
         "speech.json",
     }
+
+
+def test_lm_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "base")
+    write_prepared(tmp_path / "a.parquet", rows(40))
+    shape = ["--layers", "2", "--hidden", "64", "--heads", "2", "--mlp", "128"]
+    common = ["--data", str(tmp_path / "a.parquet"), "--batch", "2", "--length", "128", "--hold-every", "8", "--report", "1",
+              "--steps", "1", "--epochs", "9", "--no-compile", "--device", "cpu", "--snapshots", *shape]  # fmt: skip
+    base = ["--start", str(tmp_path / "base")]
+    for name, start in (("fresh", []), ("on", base)):
+        lm.main(arguments(lm, *common, *start, "--rate", "0.1", "--warmup", "1", "--seed", "7", "--out", str(tmp_path / name)))
+    lm.main(arguments(lm, "--out", str(tmp_path / "on"), "--export", str(tmp_path / "voice"), *shape))
+    from safetensors.torch import load_file
+
+    first, fresh, after = (
+        load_file(tmp_path / "base" / "model.safetensors")["model.embed_tokens.weight"].float(),
+        torch.load(tmp_path / "fresh" / "lm_last.pt")["lm"]["model.embed_tokens.weight"].float(),
+        load_file(tmp_path / "voice" / "model.safetensors")["model.embed_tokens.weight"].float(),
+    )
+    assert 0 < (after - first).abs().max() < 0.01  # one step away
+    assert (fresh - first).abs().max() > 0.05
+
+
+def test_speech_is_kept_for_another_machine(tmp_path: Path) -> None:
+    said = [
+        Said("ava", 0, "yes", np.arange(14, dtype=np.uint16).reshape(2, 7), True),
+        Said("ben", 1, "no", np.zeros((0, 7), np.uint16), False),
+        Said("ava", 1, "so", np.ones((1, 7), np.uint16), True),
+    ]
+    write_speech(tmp_path / "a" / "said.npz", said)
+    for one, other in zip(said, read_speech(tmp_path / "a" / "said.npz"), strict=True):
+        assert (one.voice, one.seed, one.text, one.ended) == (other.voice, other.seed, other.text, other.ended)
+        assert np.array_equal(one.codes, other.codes)
+
+
+def test_evaluate_speaks_now_and_plays_later(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "base", codec=True)
+    (tmp_path / "s.txt").write_text("hello.\n\nyes.\n")
+    common = ["--checkpoint", str(tmp_path / "base"), "--speech", str(tmp_path / "said.npz"), "--seeds", "0", "1"]
+    evaluate.main(arguments(evaluate, *common, "--sentences", str(tmp_path / "s.txt"), "--voices", "ava", "new", "--limit", "1"))
+    before = (tmp_path / "said.npz").read_bytes()
+    evaluate.main(arguments(evaluate, *common, "--voices", "new", "--wavs", str(tmp_path / "wavs")))
+    assert (tmp_path / "said.npz").read_bytes() == before
+    assert sorted(p.name for p in (tmp_path / "wavs").iterdir()) == ["new_0_000.wav", "new_1_001.wav"]
 
 
 def test_the_codec_is_snacs_own_format(tmp_path: Path) -> None:

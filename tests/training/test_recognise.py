@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orpheus_serving.training.recognise import errors, words
+from orpheus_serving.training.recognise import cut_off, errors, words
 
 pytest.importorskip("num2words")
 
@@ -46,3 +46,19 @@ def test_edits_are_counted(reference: str, heard: str, count: int) -> None:
 def test_edit_distance_is_symmetric_and_bounded(a: list[str], b: list[str]) -> None:
     assert errors(a, b) == errors(b, a)
     assert abs(len(a) - len(b)) <= errors(a, b) <= max(len(a), len(b))
+
+
+@pytest.mark.parametrize(
+    ("text", "heard", "cut"),
+    [
+        ("on the kitchen table", "on the kitchen table", False),
+        ("on the kitchen table", "on the kitchen", True),
+        ("my keys on the kitchen table", "my tears on the kitchen", True),
+        ("seen my glasses anywhere", "seen my glasses any", True),
+        ("a restaurant near here", "a restaurant near hair", False),
+        ("ask your teacher for help", "ask your teacher for help though", False),
+        ("yes", "", True),
+    ],
+)
+def test_cut_off(text: str, heard: str, cut: bool) -> None:
+    assert cut_off(text.split(), heard.split()) is cut

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..tokens import TokenLayout
 from .store import Prepared
@@ -38,3 +39,14 @@ def answer_start(document: np.ndarray, layout: TokenLayout) -> int:
     """Index of the first id that the model has to say: the first code."""
     is_code = (document >= layout.first_code) & (document <= layout.last_code)
     return int(np.argmax(is_code))
+
+
+def with_noise(ids: torch.Tensor, share: float, layout: TokenLayout) -> torch.Tensor:
+    """A `share` of the codes swapped for random ones of the same slot: a model must survive its own slips. Any shape."""
+    if share <= 0:
+        return ids
+    size = layout.codes_per_slot
+    slot = (ids - layout.first_code).div(size, rounding_mode="floor")
+    other = layout.first_code + slot * size + torch.randint(0, size, ids.shape, device=ids.device)
+    is_code = (ids >= layout.first_code) & (ids <= layout.last_code)
+    return torch.where(is_code & (torch.rand(ids.shape, device=ids.device) < share), other, ids)

@@ -1,11 +1,13 @@
-"""Is it understood, is it whole, is it fast: numbers about a voice, from a sentence list and a local recogniser.
+"""Is it understood, is it whole, is it the right voice: numbers from a sentence list and a local recogniser.
 
-    sentences -> [voice: checkpoint | corpus | corpus through the codec] -> waves -> recogniser -> word error rate
-                                                                              └---> rate, silence, sample steps, endings
+    sentences -> checkpoint -> codes (kept with --speech) -> waves ┐
+    recordings (--corpus) [-> codec and back] -------------> waves ┴-> recogniser -> word error rate, endings
+                                                                   └-> rate, silence, sample steps, timbre
 
-With `--checkpoint` each voice speaks every sentence with every seed, by the batch sampler that draws as serving
-does. With `--corpus`
-recordings are judged instead (the teacher's own rate); `--through-codec` first sends them through the codec.
+With `--checkpoint` each voice speaks every sentence with every seed, by the batch sampler that draws as serving does.
+`--speech FILE` keeps what was said as codes, and a later call judges what the file holds: so a machine with a GPU can
+speak and another one listen, in several sittings. With `--corpus` recordings are judged instead (the teacher's own
+rate); `--through-codec` first sends them through the codec.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
+import wave
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,9 +30,12 @@ from ..tokens import TokenLayout
 from .codec_model import FRAME, MelCodec, load_codec
 from .corpus import SAMPLE_RATE, read_audio, read_index
 from .documents import read_layout
-from .recognise import Recogniser, errors, words
+from .prepare import spoken
+from .recognise import Recogniser, cut_off, errors, words
 from .sample import speak_codes
+from .speech import Said, read_speech, write_speech
 from .teacher import speech_span
+from .timbre import Likeness
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +54,22 @@ class Heard:
     edge: float  # larger of |first| and |last| sample, full scale 1
     step: float  # largest difference of neighbouring samples
     ended: bool  # the model said that it had finished
+    truncated: bool  # what was heard stops before the last word, or within it
+    like: str  # whose recordings it sounds most like; "" where there are none to compare with
 
 
-def judge(wave: np.ndarray, voice: str, seed: int, text: str, ended: bool, recogniser: Recogniser) -> Heard:
+def judge(
+    samples: np.ndarray, voice: str, seed: int, text: str, ended: bool, recogniser: Recogniser, likeness: Likeness | None = None
+) -> Heard:
     reference = words(text)
-    heard = recogniser.hear(wave, SAMPLE_RATE) if len(wave) else ""
-    first, last = speech_span(torch.from_numpy(wave)[None], 0.0, 0.0) if len(wave) >= 240 else ([0], [0])
+    heard = recogniser.hear(samples, SAMPLE_RATE) if len(samples) else ""
+    first, last = speech_span(torch.from_numpy(samples)[None], 0.0, 0.0) if len(samples) >= 240 else ([0], [0])
     return Heard(
-        voice, seed, text, heard, errors(reference, words(heard)), len(reference), len(wave) / SAMPLE_RATE,
-        int(first[0]) / SAMPLE_RATE, (len(wave) - int(last[0])) / SAMPLE_RATE,
-        float(max(abs(wave[0]), abs(wave[-1]))) if len(wave) else 0.0,
-        float(np.abs(np.diff(wave)).max()) if len(wave) > 1 else 0.0, ended,
+        voice, seed, text, heard, errors(reference, words(heard)), len(reference), len(samples) / SAMPLE_RATE,
+        int(first[0]) / SAMPLE_RATE, (len(samples) - int(last[0])) / SAMPLE_RATE,
+        float(max(abs(samples[0]), abs(samples[-1]))) if len(samples) else 0.0,
+        float(np.abs(np.diff(samples)).max()) if len(samples) > 1 else 0.0, ended, cut_off(reference, words(heard)),
+        likeness.nearest(samples) if likeness and len(samples) >= FRAME else "",
     )  # fmt: skip
 
 
@@ -66,16 +78,18 @@ def summary(rows: Sequence[Heard]) -> dict[str, Any]:
     total = sum(r.words for r in rows)
     by_seed = {s: [r for r in rows if r.seed == s] for s in sorted({r.seed for r in rows})}
     rates = [100 * sum(r.errors for r in g) / sum(r.words for r in g) for g in by_seed.values()]
-    spoken = sum(r.seconds - r.lead_s - r.tail_s for r in rows)
+    spoken_s = sum(r.seconds - r.lead_s - r.tail_s for r in rows)
     return {
         "utterances": len(rows), "words": total, "wer": round(100 * sum(r.errors for r in rows) / total, 2),
         "wer_by_seed": [round(x, 2) for x in rates], "wer_spread": round(max(rates) - min(rates), 2),
-        "perfect": sum(r.errors == 0 for r in rows), "words_a_second": round(total / max(spoken, 1e-9), 2),
+        "perfect": sum(r.errors == 0 for r in rows), "words_a_second": round(total / max(spoken_s, 1e-9), 2),
         "lead_ms": round(1000 * float(np.median([r.lead_s for r in rows]))),
         "tail_ms": round(1000 * float(np.median([r.tail_s for r in rows]))),
         "empty": sum(r.seconds < 0.2 for r in rows), "endless": sum(not r.ended for r in rows),
+        "truncated": sum(r.truncated for r in rows),
         "last_word_missed": sum(bool(r.words) and words(r.text)[-1:] != words(r.heard)[-1:] for r in rows),
         "edge_max": round(max(r.edge for r in rows), 5), "step_max": round(max(r.step for r in rows), 4),
+        "sounds_like": dict(Counter(r.like for r in rows if r.like).most_common()),
     }  # fmt: skip
 
 
@@ -89,6 +103,7 @@ class Voice:
     codec: MelCodec
     sampling: dict[str, float]
     voices: list[str]
+    text: str  # "spoken": letters only; "clean": digits and symbols are read by the model
 
 
 def open_voice(folder: Path, codec_folder: Path | None = None, device: str = "cpu") -> Voice:
@@ -100,7 +115,7 @@ def open_voice(folder: Path, codec_folder: Path | None = None, device: str = "cp
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().to(device)
     return Voice(
         model, Tokenizer.from_file(str(folder / "tokenizer.json")), layout,
-        load_codec(codec_folder or folder / "codec", device=device), speech["sampling"], list(speech["voices"]),
+        load_codec(codec_folder or folder / "codec", device=device), speech["sampling"], list(speech["voices"]), speech["text"],
     )  # fmt: skip
 
 
@@ -109,57 +124,51 @@ def decode(codec: MelCodec, codes: np.ndarray) -> np.ndarray:
     """codes [F, 7] -> wave [F * 2048] float32."""
     if not len(codes):
         return np.zeros(0, np.float32)
-    return codec.decode(torch.from_numpy(codes.astype(np.int64))[None])[0].cpu().numpy().astype(np.float32)
+    device = next(codec.parameters()).device
+    return codec.decode(torch.from_numpy(codes.astype(np.int64))[None].to(device))[0].cpu().numpy().astype(np.float32)
 
 
-def speak(
-    voice: Voice, names: Sequence[str], sentences: Sequence[str], seed: int, **sampling: float
-) -> list[tuple[str, str, np.ndarray, bool]]:
-    """(voice, sentence, wave, ended) for every voice and sentence."""
-    jobs: list[tuple[str | None, str]] = [(v, s) for v in names for s in sentences]
-    spoken = speak_codes(voice.model, voice.tokenizer, voice.layout, jobs, seed, **{**voice.sampling, **sampling})  # type: ignore[arg-type]
-    return [(str(v), s, decode(voice.codec, x.codes), x.ended) for (v, s), x in zip(jobs, spoken, strict=True)]
+def speak(voice: Voice, names: Sequence[str], sentences: Sequence[str], seed: int, **sampling: float) -> list[Said]:
+    """Every sentence by every voice, in one batch."""
+    jobs = [(v, s) for v in names for s in sentences]
+    prompts: list[tuple[str | None, str]] = [(v, spoken(s) if voice.text == "spoken" else s) for v, s in jobs]
+    said = speak_codes(voice.model, voice.tokenizer, voice.layout, prompts, seed, **{**voice.sampling, **sampling})  # type: ignore[arg-type]
+    return [Said(v, seed, s, x.codes, x.ended) for (v, s), x in zip(jobs, said, strict=True)]
 
 
-def judge_corpus(args: argparse.Namespace, recogniser: Recogniser) -> list[Heard]:
+def judge_corpus(args: argparse.Namespace, recogniser: Recogniser, likeness: Likeness | None) -> list[Heard]:
     index, audio = read_index(args.corpus), read_audio(args.corpus)
     codec = load_codec(args.codec / "codec", args.codec / "mel_encoder.safetensors") if args.through_codec else None
     rows = []
     for r in tqdm(index[: args.limit], desc="listen"):
-        wave = audio[r.start : r.start + r.samples].astype(np.float32) / 32768
+        samples = audio[r.start : r.start + r.samples].astype(np.float32) / 32768
         if codec is not None:
-            padded = np.pad(wave, (0, -len(wave) % FRAME))
-            wave = decode(codec, codec.encode(torch.from_numpy(padded)[None])[0].numpy())[: len(wave)]
-        rows.append(judge(wave, r.voice, 0, r.text, True, recogniser))
+            padded = np.pad(samples, (0, -len(samples) % FRAME))
+            samples = decode(codec, codec.encode(torch.from_numpy(padded)[None])[0].numpy())[: len(samples)]
+        rows.append(judge(samples, r.voice, 0, r.text, True, recogniser, likeness))
     return rows
 
 
-def judge_checkpoint(args: argparse.Namespace, recogniser: Recogniser) -> tuple[list[Heard], dict[str, float]]:
-    voice = open_voice(args.checkpoint, args.codec and args.codec / "codec", args.device)
-    names = args.voices or voice.voices
+def say_all(args: argparse.Namespace, voice: Voice) -> tuple[list[Said], dict[str, float]]:
+    """The speech of `--speech` where that file is there, else new speech, kept there if it is named."""
+    if args.speech and args.speech.exists():
+        said = read_speech(args.speech)
+        return [s for s in said if s.seed in args.seeds and s.voice in (args.voices or {s.voice})], {}
     sentences = [s for s in args.sentences.read_text(encoding="utf-8").splitlines() if s.strip()][: args.limit]
     chosen = {k: v for k, v in (("temperature", args.temperature), ("top_p", args.top_p)) if v is not None}
-    rows: list[Heard] = []
-    generated, took = 0.0, 0.0
-    for seed in args.seeds:
-        began = time.monotonic()
-        said = speak(voice, names, sentences, seed, **chosen)
-        took += time.monotonic() - began
-        generated += sum(len(w) for _, _, w, _ in said) / SAMPLE_RATE
-        rows += [judge(w, v, seed, s, e, recogniser) for v, s, w, e in tqdm(said, desc=f"listen, seed {seed}")]
-        if args.wavs:
-            write_wavs(args.wavs, seed, said)
-    return rows, {"batch_real_time_factor": round(took / generated, 3)}
+    began = time.monotonic()
+    said = [s for seed in args.seeds for s in speak(voice, args.voices or voice.voices, sentences, seed, **chosen)]
+    took = time.monotonic() - began
+    if args.speech:
+        write_speech(args.speech, said)
+    return said, {"batch_real_time_factor": round(took / (sum(len(s.codes) for s in said) * FRAME / SAMPLE_RATE), 3)}
 
 
-def write_wavs(folder: Path, seed: int, said: Sequence[tuple[str, str, np.ndarray, bool]]) -> None:
-    import wave
-
-    folder.mkdir(parents=True, exist_ok=True)
-    for i, (name, _, samples, _) in enumerate(said):
-        with wave.open(str(folder / f"{name}_{seed}_{i:03d}.wav"), "wb") as file:
-            file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
-            file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
+def write_wav(path: Path, samples: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+        file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -168,7 +177,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--codec", type=Path, help="checkpoint folder whose codec to use")
     parser.add_argument("--through-codec", action="store_true", help="with --corpus: encode and decode first")
     parser.add_argument("--sentences", type=Path, help="one sentence a line")
-    parser.add_argument("--recogniser", type=Path, required=True, help="faster-whisper model folder")
+    parser.add_argument("--speech", type=Path, help="keep the speech in this .npz, or judge what it holds if it is there")
+    parser.add_argument("--recogniser", type=Path, help="faster-whisper model folder; without it nothing is judged")
+    parser.add_argument("--like", type=Path, nargs="*", default=[], help="corpora: whose recordings does each voice sound like?")
     parser.add_argument("--voices", nargs="*", help="default: all of the checkpoint")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--temperature", type=float, help="default: the checkpoint's")
@@ -181,12 +192,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     torch.set_num_threads(min(torch.get_num_threads(), 4))
-    recogniser = Recogniser(args.recogniser)
+    recogniser = Recogniser(args.recogniser) if args.recogniser else None
+    likeness = Likeness(args.like) if args.like else None
     speed: dict[str, float] = {}
     if args.corpus:
-        rows = judge_corpus(args, recogniser)
+        if recogniser is None:
+            raise ValueError("--recogniser: recordings cannot be judged without one")
+        rows = judge_corpus(args, recogniser, likeness)
     else:
-        rows, speed = judge_checkpoint(args, recogniser)
+        voice = open_voice(args.checkpoint, args.codec and args.codec / "codec", args.device)
+        said, speed = say_all(args, voice)
+        rows = []
+        for i, s in enumerate(tqdm(said, desc="listen" if recogniser else "decode", disable=not (recogniser or args.wavs))):
+            if not (recogniser or args.wavs):
+                break
+            samples = decode(voice.codec, s.codes)
+            if args.wavs:
+                write_wav(args.wavs / f"{s.voice}_{s.seed}_{i:03d}.wav", samples)
+            if recogniser:
+                rows.append(judge(samples, s.voice, s.seed, s.text, s.ended, recogniser, likeness))
+    if not rows:
+        print(json.dumps(speed))
+        return
     report: dict[str, Any] = {v: summary([r for r in rows if r.voice == v]) for v in sorted({r.voice for r in rows})}
     report |= {"all": summary(rows)} | speed
     print(json.dumps(report, indent=1))

@@ -4,8 +4,7 @@
     ready to serve
 
 The same code serves the demo voice and an Orpheus 3B checkpoint: layout, prompt and voices come from the folder's
-`speech.json`, or
-are Orpheus' own where there is none. The new voice is a name in the prompt, so nothing else changes.
+`speech.json`, or are Orpheus' own where there is none. The new voice is a name in the prompt, so nothing else changes.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..tokens import TokenLayout
-from .documents import answer_start, documents, read_layout
+from .documents import answer_start, documents, read_layout, with_noise
 from .progress import RunLog, load, save
 from .store import Prepared, read_prepared
 
@@ -79,14 +78,25 @@ def with_lora(model: Any, rank: int, alpha: float, dropout: float) -> Any:
     return get_peft_model(model, config)
 
 
+def shuffled(rows: Sequence[Prepared], seed: int) -> list[Prepared]:
+    """Prepared data comes in order of length, and neither validation nor rehearsal is about the short ones alone."""
+    return [rows[i] for i in np.random.default_rng(seed).permutation(len(rows))]
+
+
 def rehearsal(paths: Sequence[Path], hours: float, seed: int) -> list[Prepared]:
     """Utterances of the voices that the model knows already, so that it goes on knowing them."""
     if not paths or hours <= 0:
         return []
-    rows = read_prepared(paths)
-    shuffled = [rows[i] for i in np.random.default_rng(seed).permutation(len(rows))]
-    seconds = np.cumsum([r.seconds for r in shuffled])
-    return shuffled[: int(np.searchsorted(seconds, hours * 3600)) + 1]
+    rows = shuffled(read_prepared(paths), seed)
+    seconds = np.cumsum([r.seconds for r in rows])
+    return rows[: int(np.searchsorted(seconds, hours * 3600)) + 1]
+
+
+def stored_dtype(folder: Path) -> torch.dtype:
+    """The precision that a checkpoint's weights are kept in; float16 where its config does not say."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    dtype: torch.dtype = getattr(torch, config.get("dtype") or config.get("torch_dtype") or "float16")
+    return dtype
 
 
 def train(args: argparse.Namespace) -> None:
@@ -99,14 +109,16 @@ def train(args: argparse.Namespace) -> None:
     rows = [r for r in read_prepared(args.data) if args.voice is None or r.voice == args.voice]
     if not rows:
         raise ValueError(f"--data holds no utterance of voice {args.voice!r}")
+    rows = shuffled(rows, args.seed)
     docs = documents(rows + rehearsal(args.rehearse, args.rehearse_hours, args.seed), tokenizer, layout, template)
     docs = [d for d in docs if len(d) <= args.length]
     held, kept = docs[: args.held_out], docs[args.held_out :]
     print(f"{len(kept)} utterances, {sum(r.seconds for r in rows) / 60:.1f} min of the new voice, {len(held)} held out")
 
-    dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=dtype if args.mode == "lora" else torch.float32)
-    model = model.to(args.device)
+    # LoRA leaves bfloat16 weights as they are; others become float32, which neither rounds nor overflows.
+    frozen = args.mode == "lora" and stored_dtype(args.checkpoint) == torch.bfloat16
+    dtype = torch.bfloat16 if frozen else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=dtype).to(args.device)
     if args.mode == "lora":
         model = with_lora(model, args.rank, args.alpha, args.dropout)
         for p in model.parameters():
@@ -143,7 +155,7 @@ def train(args: argparse.Namespace) -> None:
             warm = min(1.0, (step + 1) / max(1, args.warmup))
             for group in optimiser.param_groups:
                 group["lr"] = args.rate * warm * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * min(1, step / total))))
-            loss = loss_of(ids, target)
+            loss = loss_of(with_noise(ids, args.noise, layout), target)
             loss.backward()
             nn.utils.clip_grad_norm_(params, 1.0)
             optimiser.step()
@@ -159,16 +171,14 @@ def train(args: argparse.Namespace) -> None:
     if args.mode == "lora":
         model.save_pretrained(args.out / "adapter")
         model = model.merge_and_unload()
-    export(model, args)
+    export(model, args, sorted({r.voice for r in rows}))
 
 
-def export(model: Any, args: argparse.Namespace) -> None:
-    """A folder that serves: merged weights in the source's precision, tokenizer, codec, `speech.json` with the name."""
+def export(model: Any, args: argparse.Namespace, voices: Sequence[str]) -> None:
+    """A folder that serves: merged weights in the source's precision, tokenizer, codec, `speech.json` with the names."""
     target = args.out / "checkpoint"
     target.mkdir(parents=True, exist_ok=True)
-    source_config = json.loads((args.checkpoint / "config.json").read_text(encoding="utf-8"))
-    stored = source_config.get("dtype") or source_config.get("torch_dtype") or "float16"
-    model.to(getattr(torch, stored)).save_pretrained(target)
+    model.to(stored_dtype(args.checkpoint)).save_pretrained(target)
     (target / "generation_config.json").unlink(missing_ok=True)
     _, _, speech = read_speech(args.checkpoint)
     names = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "mel_encoder.safetensors", "LICENSE"]
@@ -177,8 +187,8 @@ def export(model: Any, args: argparse.Namespace) -> None:
             shutil.copy(args.checkpoint / name, target / name)
     if (args.checkpoint / "codec").is_dir():
         shutil.copytree(args.checkpoint / "codec", target / "codec", dirs_exist_ok=True)
-    if speech is not None and args.voice:
-        speech["voices"][args.voice] = {}
+    if speech is not None:
+        speech["voices"] |= {voice: speech["voices"].get(voice, {}) for voice in voices}
         (target / "speech.json").write_text(json.dumps(speech, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {target}")
 
@@ -196,6 +206,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dropout", type=float, default=0.05)
     parser.add_argument("--rate", type=float, default=5e-4, help="peak learning rate (full: try 5e-5)")
     parser.add_argument("--decay", type=float, default=0.0, help="weight decay")
+    parser.add_argument("--noise", type=float, default=0.03, help="share of codes replaced at random in training")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=8192, help="ids in a batch")
     parser.add_argument("--length", type=int, default=2048, help="longer utterances are left out")

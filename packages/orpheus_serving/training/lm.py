@@ -2,9 +2,8 @@
 
     parquet (voice, text, codes) -> documents -> packed rows [B, T] -> SmallLM, Muon + AdamW -> checkpoints -> export
 
-Losses mislead here: the rate of misheard words goes on falling when validation loss rises. So checkpoints are kept
-along the
-way, dev sentences are spoken at each, and `evaluate` chooses.
+Losses mislead here: the rate of misheard words goes on falling when validation loss rises. So weights are kept along the
+way, dev sentences are spoken at each (`dev_NAME.npz`), and `evaluate --speech` tells which is understood best.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from .documents import answer_start, documents
+from .documents import answer_start, documents, with_noise
 from .progress import RunLog, TimeBox, load, save
 from .sample import speak_codes
-from .small_lm import LAYOUT, PAD, Shape, SmallLM, export, make_tokenizer, to_hf
+from .small_lm import LAYOUT, PAD, SAMPLING, Shape, SmallLM, export, make_tokenizer, to_hf
+from .speech import Said, write_speech
 from .store import read_prepared
 
-NOISE = 0.03  # share of input codes replaced at random in training: the model must survive its own slips
+NOISE = 0.03  # share of input codes replaced at random in training
 
 
 def packed(docs: Sequence[np.ndarray], order: Sequence[int], batch: int, length: int) -> Iterator[list[torch.Tensor]]:
@@ -105,15 +105,6 @@ def orthogonal(g: torch.Tensor) -> torch.Tensor:
     return (x.mT if tall else x).float()
 
 
-def with_noise(ids: torch.Tensor, share: float) -> torch.Tensor:
-    """Some codes swapped for random ones of the same slot."""
-    size = LAYOUT.codes_per_slot
-    slot = (ids - LAYOUT.first_code).div(size, rounding_mode="floor")
-    other = LAYOUT.first_code + slot * size + torch.randint(0, size, ids.shape, device=ids.device)
-    hit = (ids >= LAYOUT.first_code) & (torch.rand(ids.shape, device=ids.device) < share)
-    return torch.where(hit, other, ids)
-
-
 def train(args: argparse.Namespace) -> None:
     device = args.device
     torch.manual_seed(args.seed)
@@ -144,6 +135,10 @@ def train(args: argparse.Namespace) -> None:
         muon.load_state_dict(done["muon"])
         adam.load_state_dict(done["adam"])
         epoch = int(done["epoch"])
+    elif args.start:
+        from safetensors.torch import load_file
+
+        net.load_state_dict({k: v.float() for k, v in load_file(args.start / "model.safetensors").items()})
     rng = np.random.default_rng(args.seed + epoch)
     feed: queue.Queue[list[torch.Tensor] | None] = queue.Queue(12)
     passes = [epoch]
@@ -191,20 +186,18 @@ def train(args: argparse.Namespace) -> None:
         save(args.out / f"lm_{name}.pt", {"lm": {k: v.half() for k, v in net.state_dict().items()}})
         if dev:
             voices = sorted({r.voice for r in rows})
-            jobs = [(v, s) for v in voices for s in dev]
-            spoken = speak_codes(to_hf(net.state_dict(), shape).to(device), make_tokenizer(), LAYOUT, jobs, seed=0)
-            np.savez_compressed(
-                args.out / f"dev_{name}.npz", voices=[v for v, _ in jobs], texts=[s for _, s in jobs],
-                frames=[len(s.codes) for s in spoken],
-                codes=np.concatenate([s.codes for s in spoken]).astype(np.uint16),
-            )  # fmt: skip
+            jobs: list[tuple[str | None, str]] = [(v, s) for v in voices for s in dev]
+            model = to_hf(net.state_dict(), shape).to(device)
+            spoken = speak_codes(model, make_tokenizer(), LAYOUT, jobs, 0, **SAMPLING)  # type: ignore[arg-type]
+            said = [Said(str(v), 0, t, s.codes, s.ended) for (v, t), s in zip(jobs, spoken, strict=True)]
+            write_speech(args.out / f"dev_{name}.npz", said)
 
     marks = [m for m in args.snapshots if m > box.fraction]
     recent: list[torch.Tensor] = []
     while box.fraction < 1 and (batch := feed.get()) is not None:
         rate = box.rate(args.warmup, args.hold, 0.0)
         ids, number, position, target = (x.to(device, non_blocking=True) for x in batch)
-        loss = net(with_noise(ids, NOISE), number, position, target)
+        loss = net(with_noise(ids, NOISE, LAYOUT), number, position, target)
         loss.backward()
         nn.utils.clip_grad_norm_(others, 1.0)
         muon.step(args.rate * rate)
@@ -231,6 +224,7 @@ def train(args: argparse.Namespace) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, nargs="+", help="parquet files of `prepare`")
     parser.add_argument("--out", type=Path, required=True, help="run folder: checkpoints, CSV, plots, dev speech")
+    parser.add_argument("--start", type=Path, help="checkpoint folder whose weights to begin with")
     parser.add_argument("--dev", type=Path, help="sentences that each snapshot speaks")
     parser.add_argument("--seconds", type=float, default=400, help="time box")
     parser.add_argument("--steps", type=int, default=1_000_000, help="step limit")

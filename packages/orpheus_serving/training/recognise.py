@@ -52,6 +52,19 @@ def errors(reference: Sequence[str], heard: Sequence[str]) -> int:
     return row[-1]
 
 
+def cut_off(reference: Sequence[str], heard: Sequence[str]) -> bool:
+    """Whether what was heard stops before the last word of the reference, or in its middle.
+
+    A last word that was heard as another one is not cut off. Where both readings take the same number of edits, it counts.
+    """
+    if not reference or not heard:
+        return bool(reference)
+    last, differs = reference[-1], heard[-1] != reference[-1]
+    dropped = errors(reference[:-1], heard) + 1
+    replaced = errors(reference[:-1], heard[:-1]) + differs
+    return differs and (last.startswith(heard[-1]) or dropped <= replaced)
+
+
 def resample(wave: np.ndarray, rate: int, to: int = RATE) -> np.ndarray:
     """Band-limited resampling of a mono float wave."""
     if rate == to:

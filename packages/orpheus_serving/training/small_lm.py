@@ -29,6 +29,7 @@ LAYOUT = TokenLayout(
     prompt_after=(START_SPEECH,),
 )  # fmt: skip
 VOCABULARY = LAYOUT.last_code + 1
+SAMPLING = {"temperature": 0.6, "top_p": 0.7, "repetition_penalty": 1.0}
 
 
 def make_tokenizer() -> Any:
@@ -194,7 +195,7 @@ def export(state: dict[str, torch.Tensor], shape: Shape, folder: Path, name: str
         "prompt": {"with_voice": "{voice}: {text}", "without_voice": "{text}"},
         "tags": [],
         "text": "spoken",
-        "sampling": {"temperature": 0.6, "top_p": 0.7, "repetition_penalty": 1.0},
+        "sampling": SAMPLING,
         "languages": ["en"],
     }
     (folder / "speech.json").write_text(json.dumps(speech, indent=1) + "\n", encoding="utf-8")
