@@ -24,7 +24,7 @@ from .service import Service
 
 log = logging.getLogger(__name__)
 
-PROTOCOLS = ("playground",)
+PROTOCOLS = ("playground", "websocket.orpheus_truss", "websocket.together", "websocket.cartesia")
 
 
 def create_app(service: Service) -> FastAPI:
