@@ -14,8 +14,8 @@ the number of ids that it has generated, so a seeded request draws the same in a
 from __future__ import annotations
 
 from torch import Tensor
-from triton import language as tl
 from triton import jit, next_power_of_2
+from triton import language as tl
 
 GREEDY_BELOW = 1e-4  # a temperature below it is greedy, as in `sampling.py`
 
@@ -116,7 +116,7 @@ def _draw_kernel(
 
     step_seed = tl.randint(seed, generated)
     noise = _gumbel(tl.rand(step_seed, columns))
-    end_noise = _gumbel(tl.rand(step_seed, BLOCK))
+    end_noise = _gumbel(tl.rand(step_seed, slot * 0 + BLOCK))  # a tensor, past the columns
     x = tl.where(real & (key >= limit), tl.where(greedy, x, x + noise), float("-inf"))
     end = tl.where(end_key >= limit, tl.where(greedy, end, end + end_noise), float("-inf"))
     column = tl.argmax(x, axis=0)
