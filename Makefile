@@ -63,8 +63,8 @@ setup-dev: .venv/dev.stamp
 	$(PIP) -r requirements/cpu.txt -e .
 	@touch $@
 
-.venv/dev.stamp: requirements/truss.txt requirements/dev.txt .venv/cpu.stamp
-	$(PIP) -r requirements/truss.txt -r requirements/dev.txt
+.venv/dev.stamp: requirements/truss.txt requirements/server.txt requirements/dev.txt .venv/cpu.stamp
+	$(PIP) -r requirements/truss.txt -r requirements/server.txt -r requirements/dev.txt
 	@touch $@
 
 .venv/made.stamp:

@@ -71,8 +71,8 @@ class ServerOptions(BaseSettings):
         """Raises SettingsError where the network could speak without a key and nobody has said that it may."""
         if not self.api_keys and not self.loopback and not self.allow_unauthenticated:
             raise SettingsError(
-                f"api_keys: {self.host} can be reached from other machines, and no key is set. Set"
-                " ORPHEUS_SERVER_API_KEYS=KEY[,KEY], or --allow-unauthenticated where a gateway checks the callers, or listen on 127.0.0.1."
+                f"api_keys: {self.host} can be reached from other machines, and no key is set. Set ORPHEUS_SERVER_API_KEYS=KEY,"
+                " or --allow-unauthenticated where a gateway checks the callers, or listen on 127.0.0.1."
             )
 
     @classmethod

@@ -17,12 +17,14 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Literal
+
+import numpy as np
 
 from ..errors import EngineError, InvalidRequest, Overloaded
 from ..request import SpeechRequest
-from ..synthesizer import Samples, Speech, SpeechStats, Synthesizer
+from ..synthesizer import Event, Samples, Speech, SpeechStats, Synthesizer
 from .auth import Keys
 from .metrics import Metrics, Playback
 from .options import ServerOptions
@@ -37,21 +39,36 @@ FIRST_GUESS = 5.0  # seconds of a stream, before one has ended
 
 
 class ServedSpeech:
-    """A running `Speech`: iterate it for float32 samples. Its fields are those of the speech."""
+    """A running `Speech`: iterate it for float32 samples, or `events()` for more. Its fields are those of the speech."""
 
     def __init__(self, speech: Speech, playback: Playback) -> None:
         self.speech = speech
         self._playback = playback
-        self._samples = aiter(speech)
 
     def __aiter__(self) -> ServedSpeech:
         return self
 
     async def __anext__(self) -> Samples:
+        while True:
+            event = await self._next()
+            if isinstance(event, np.ndarray):
+                return event
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """The samples, and between them what has been spoken (see `Speech.events`)."""
+        while True:
+            try:
+                event = await self._next()
+            except StopAsyncIteration:
+                return
+            yield event
+
+    async def _next(self) -> Event:
         self._playback.asked()
-        samples = await anext(self._samples)
-        self._playback.arrived(samples)
-        return samples
+        event = await anext(self.speech.events())
+        if isinstance(event, np.ndarray):
+            self._playback.arrived(event)
+        return event
 
     async def aclose(self) -> None:
         """Stop at once; leaving the `async with` does the same."""
@@ -166,8 +183,7 @@ class Service:
         failure: BaseException | None = None
         try:
             request = request.model_copy(update={"voice": self.voice(request.voice)})
-            # A text that comes bit by bit is the newer of the two; an engine of tests may know only the older.
-            speech = self.synthesizer.speak(request) if text is None else self.synthesizer.speak(request, text=text)  # type: ignore[call-arg]
+            speech = self.synthesizer.speak(request, text)
             async with self._place(protocol):
                 admitted = time.monotonic()
                 try:
