@@ -240,16 +240,22 @@ function download() {
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
-/** Something in the form changed: keep it, and say what differs from the model's own. */
+/** Somebody changed something in the form. */
 function edited() {
   const draft = { text: $("text").value, voice: chosenVoice() };
   for (const name of NUMBERS) draft[name] = $(name).value;
   saveDraft(draft);
+  for (const name of NUMBERS) $(name).removeAttribute("aria-invalid");
+  refresh();
+}
+
+/** Say what the form holds: how much text, and what differs from the model's own settings. */
+function refresh() {
   const set = NUMBERS.filter((name) => $(name).value !== "");
   $("chosen").textContent = set.map((name) => `${name.replace("_", " ")} ${$(name).value}`).join(", ") || "as the model likes them";
   $("reset").hidden = !set.length;
-  for (const name of NUMBERS) $(name).removeAttribute("aria-invalid");
-  showDefaults();
+  const defaults = model?.sampling[chosenVoice() ?? ""] ?? {};
+  for (const [name, value] of Object.entries(defaults)) $(name).placeholder = value;
   count();
 }
 
@@ -257,11 +263,6 @@ function count() {
   const [length, most] = [[...$("text").value].length, model?.max_text];
   $("count").textContent = most ? `${length.toLocaleString("en")} of ${most.toLocaleString("en")} characters` : "";
   $("count").classList.toggle("over", length > most);
-}
-
-function showDefaults() {
-  const defaults = model?.sampling[chosenVoice() ?? ""] ?? {};
-  for (const [name, value] of Object.entries(defaults)) $(name).placeholder = value;
 }
 
 // ------------------------------------------------------------------------------------------------------------ beginning
@@ -281,7 +282,7 @@ async function describe() {
   $("tags").replaceChildren(...model.tags.map(tagButton));
   $("voices-row").hidden = !model.voices.length;
   $("tags-row").hidden = !model.tags.length;
-  edited();
+  refresh();
 }
 
 function voiceChoice(name, checked) {
@@ -331,5 +332,5 @@ addEventListener("keydown", (event) => {
 });
 
 restore();
-edited();
+refresh();
 describe();
