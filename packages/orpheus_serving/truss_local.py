@@ -78,7 +78,9 @@ def build_app(
     metadata = config["model_metadata"] = config.get("model_metadata") or {}
     metadata["orpheus"] = {**(metadata.get("orpheus") or {}), **(settings or {})}
 
-    # What ships is copied aside first: a build copies its folder twice, and a working folder holds far more.
+    # What ships is copied aside first: a build copies its folder twice, and a working folder holds far more. Packages that it
+    # names outside of itself stay where they are.
+    config["external_package_dirs"] = [str((folder / package).resolve()) for package in config.get("external_package_dirs") or ()]
     source, context, app = target / "source", target / "context", target / "app"
     for stale in (source, context, app):
         shutil.rmtree(stale, ignore_errors=True)

@@ -15,7 +15,7 @@ from ws_client import Client, Prompts, client, recording, spoken
 
 PATH = "/v1/audio/speech/websocket?model=orpheus&voice=noise&language=en"
 DELTA, DONE = "conversation.item.audio_output.delta", "conversation.item.audio_output.done"
-TEXT = "Hello there, friend. This is <laugh> the second sentence, and it costs 3.50 at Dr. Smith's. Bye."
+TEXT = "Hello there, friend. This is the second sentence, and it costs 3.50 at Dr. Smith's. Bye."
 
 
 @pytest.fixture(scope="module")

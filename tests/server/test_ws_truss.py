@@ -18,7 +18,7 @@ from orpheus_serving.request import SpeechRequest
 
 PATH = "/v1/websocket"
 FIRST = json.dumps({"voice": "noise", "max_tokens": 2000, "buffer_size": 10, "seed": 3})
-TEXT = "Hello there, friend. This is <laugh> the second sentence, and it costs 3.50 at Dr. Smith's. Bye."
+TEXT = "Hello there, friend. This is the second sentence, and it costs 3.50 at Dr. Smith's. Bye."
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,6 @@ import json
 import secrets
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from fastapi import APIRouter, WebSocket
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -135,7 +134,7 @@ class Cartesia:
     def _open(self, message: _Message, decoded: dict[str, Any]) -> _Context:
         if len(self._contexts) >= MOST_CONTEXTS:
             raise InvalidRequest(
-                "context_id", f"{MOST_CONTEXTS} contexts are open on this socket, the most; wait for one to be done"
+                "context_id", f"{MOST_CONTEXTS} of them are open, the most of one socket; wait for one to be done"
             )
         voice = message.voice.id if isinstance(message.voice, _Voice) else message.voice
         if voice is not None:

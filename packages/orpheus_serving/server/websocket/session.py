@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol
 
 from starlette.responses import JSONResponse
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from ...errors import InvalidRequest, Overloaded
 from ..service import Service
@@ -175,12 +175,20 @@ class Connection:
 
 
 async def converse(ws: WebSocket, service: Service, dialogue: Callable[[Connection], Dialogue]) -> None:
-    """Serve one WebSocket from its upgrade to its end. Where there is no place the upgrade is answered with 503."""
+    """Serve one WebSocket from its upgrade to its end. Where there is no place the upgrade is answered with 503.
+
+    A socket that somebody else has accepted already, as the Truss server does, is closed with 1013 instead.
+    """
+    accepted = ws.application_state is WebSocketState.CONNECTED
     if refused := service.refuse_now():
+        if accepted:
+            await ws.close(TRY_LATER, str(refused))
+            return
         body = {"error": {"message": str(refused), "type": "overloaded", "param": None, "code": "overloaded"}}
         await ws.send_denial_response(JSONResponse(body, 503, {"retry-after": str(refused.retry_after)}))
         return
-    await ws.accept()
+    if not accepted:
+        await ws.accept()
     connection = Connection(ws, service)
     await connection.run(dialogue(connection))
 
