@@ -81,7 +81,7 @@ function scriptNode(onreport) {
   const node = context.createScriptProcessor(1024, 0, 1);
   node.onaudioprocess = ({ outputBuffer, playbackTime }) => {
     const event = buffer.fill(outputBuffer.getChannelData(0));
-    onreport({ ...buffer.report, event, time: playbackTime });
+    onreport({ ...buffer.report, event, time: playbackTime + outputBuffer.duration });
   };
   return [node, (message) => buffer.receive(message)];
 }

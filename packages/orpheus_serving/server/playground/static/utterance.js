@@ -11,6 +11,7 @@ export class Utterance {
     this.length = 0; // samples
     this.levels = []; // loudest sample of each window, 0 .. 1
     this.firstSpeech = null; // sample where the first window that is loud enough begins
+    this.measured = {}; // seconds to the first byte and speech, real-time factor, underruns: of when it was spoken
     this.broken = false;
     this.window = Math.round(WINDOW * sampleRate);
     this.filled = 0; // samples of the last window

@@ -14,7 +14,8 @@ class JitterBufferProcessor extends AudioWorkletProcessor {
 
   process(_inputs, [[out]]) {
     const event = this.buffer.fill(out);
-    if (event || this.portions++ % REPORT_EVERY === 0) this.port.postMessage({ ...this.buffer.report, event, time: currentTime });
+    const time = currentTime + out.length / sampleRate; // when what was played so far has left
+    if (event || this.portions++ % REPORT_EVERY === 0) this.port.postMessage({ ...this.buffer.report, event, time });
     return event !== "finished" && event !== "stopped"; // then the node may be collected
   }
 }
