@@ -2,6 +2,7 @@
 #
 #   make demo          speak a sentence into hello.wav         TEXT="..." another one, WAV=... elsewhere
 #   make test          lint, types and tests                   PYTEST="-k truss" arguments of pytest
+#   make test-clients  LiveKit, Pipecat and others against the server, in an environment of their own (.venv-clients, 1 GB)
 #   make format        let ruff rewrite what it can
 #   make clean         remove .venv and the caches
 #
@@ -18,7 +19,7 @@ BIN := .venv/bin
 CONSTRAINTS := requirements/constraints.txt
 PIP := $(BIN)/pip --disable-pip-version-check install -c $(CONSTRAINTS)
 
-.PHONY: demo test lint types format setup setup-dev clean
+.PHONY: demo test test-clients lint types format setup setup-dev clean
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -27,6 +28,10 @@ export TEXT WAV
 
 test: setup-dev lint types
 	$(BIN)/python -m pytest $(PYTEST)
+
+# --confcutdir: the project's own conftest.py needs torch, which the clients do without.
+test-clients: setup-dev .venv-clients/made.stamp
+	ORPHEUS_SERVER_PYTHON="$(CURDIR)/$(BIN)/python" .venv-clients/bin/python -m pytest --confcutdir=tests/clients tests/clients $(PYTEST)
 
 lint: setup-dev
 	$(BIN)/ruff check .
@@ -40,7 +45,7 @@ format: setup-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # ------------------------------------------------------------------------------------------------------------- set-up
 # A stamp stands for a set that is installed. A file that names the set and is newer than the stamp installs it again.
@@ -65,6 +70,11 @@ setup-dev: .venv/dev.stamp
 
 .venv/dev.stamp: requirements/truss.txt requirements/server.txt requirements/dev.txt .venv/cpu.stamp
 	$(PIP) -r requirements/truss.txt -r requirements/server.txt -r requirements/dev.txt
+	@touch $@
+
+.venv-clients/made.stamp: requirements/clients.txt
+	"$(PYTHON)" -m venv .venv-clients
+	.venv-clients/bin/pip --disable-pip-version-check install -r requirements/clients.txt
 	@touch $@
 
 .venv/made.stamp:
