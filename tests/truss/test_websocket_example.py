@@ -22,11 +22,12 @@ EXAMPLE = ROOT / "examples" / "websocket"
 
 
 LIBRARY = """
-import sys, truss
+import pathlib, sys, truss
 from truss.base.truss_config import TrussConfig
-config = TrussConfig.from_yaml(sys.argv[1] + "/config.yaml")
+folder = pathlib.Path(sys.argv[1])
+config = TrussConfig.from_yaml(folder / "config.yaml")
 config.validate_forbid_extra()
-truss.load(sys.argv[1]).validate()
+truss.load(folder).validate()
 print(config.runtime.transport.kind)
 """
 
