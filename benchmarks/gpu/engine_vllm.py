@@ -142,7 +142,7 @@ async def greedy(args: argparse.Namespace) -> None:
     if args.checkpoint is None:
         build_synth_lm(folder, "tiny", seconds=3, codec=False)
     checkpoint = Checkpoint(folder)
-    prompts = [checkpoint.prompt("Sentence number %d. " % n * (1 + n % 5), "tara") for n in range(24)]
+    prompts = [checkpoint.prompt(f"Sentence number {n}. " * (1 + n % 5), "tara") for n in range(24)]
     said: dict[str, list[list[int]]] = {}
     for kind in ("ours", "stock"):
         engine = engine_of(kind, checkpoint, max_streams=32, weights="bf16", kv_cache="bf16", memory=12 << 30, eager=True)

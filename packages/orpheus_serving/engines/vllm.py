@@ -123,8 +123,6 @@ class VllmEngine:
             while (output := await self._next(outputs, request_id)) is not None:
                 if ids := list(output.outputs[0].token_ids):
                     yield ids
-                if output.finished:
-                    return
         finally:
             with contextlib.suppress(Exception):  # of a request that has failed, or an engine that is gone
                 await outputs.aclose()  # aborts what is not finished

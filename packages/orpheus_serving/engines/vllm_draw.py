@@ -17,8 +17,6 @@ from torch import Tensor
 from triton import jit, next_power_of_2
 from triton import language as tl
 
-GREEDY_BELOW = 1e-4  # a temperature below it is greedy, as in `sampling.py`
-
 
 @jit
 def _ordered(x):
@@ -83,8 +81,8 @@ def _draw_kernel(
     end = tl.where(end_said, tl.where(end > 0, end / penalty, end * penalty), end)
     end = tl.where(slot == 0, end, float("-inf"))
 
-    greedy = temperature < 1e-4
-    scale = tl.where(greedy, 1.0, temperature)
+    sampling = temperature >= 1e-4  # below it greedy, as in `sampling.py`
+    scale = tl.where(sampling, temperature, 1.0)
     x = x / scale
     end = end / scale
     best = tl.maximum(tl.max(x, axis=0), end)
@@ -93,7 +91,7 @@ def _draw_kernel(
     top = _ordered(best)
     limit = tl.full((), -2147483647, tl.int32)  # what is kept has a key of at least this
 
-    if (top_k < CODES) & (not greedy):
+    if sampling & (top_k < CODES):
         high = top
         for _ in range(32):
             middle = (limit | high) - ((limit ^ high) >> 1)  # the mean, rounded up, without overflow
@@ -102,7 +100,7 @@ def _draw_kernel(
             limit = tl.where(enough, middle, limit)
             high = tl.where(enough, high, middle - 1)
 
-    if (top_p < 1.0) & (not greedy):
+    if sampling & (top_p < 1.0):
         weight = tl.where(key >= limit, tl.exp(x - best), 0.0)
         end_weight = tl.where(end_key >= limit, tl.exp(end - best), 0.0)
         wanted = top_p * (tl.sum(weight, axis=0) + end_weight)
@@ -117,8 +115,8 @@ def _draw_kernel(
     step_seed = tl.randint(seed, generated)
     noise = _gumbel(tl.rand(step_seed, columns))
     end_noise = _gumbel(tl.rand(step_seed, slot * 0 + BLOCK))  # a tensor, past the columns
-    x = tl.where(real & (key >= limit), tl.where(greedy, x, x + noise), float("-inf"))
-    end = tl.where(end_key >= limit, tl.where(greedy, end, end + end_noise), float("-inf"))
+    x = tl.where(real & (key >= limit), tl.where(sampling, x + noise, x), float("-inf"))
+    end = tl.where(end_key >= limit, tl.where(sampling, end + end_noise, end), float("-inf"))
     column = tl.argmax(x, axis=0)
     column = tl.where(end >= tl.max(x, axis=0), SLOTS * CODES, slot * CODES + column)
     drawn = tl.where(column == SLOTS * CODES, end_of_speech, first_code + column)
