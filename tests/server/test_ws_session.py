@@ -18,11 +18,13 @@ from live import LiveServer, serving
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from ws_client import PATIENCE, Client, client
 
-PATHS = ("/v1/websocket", "/v1/audio/speech/websocket", "/tts/websocket")
+ELEVENLABS = "/v1/text-to-speech/noise/multi-stream-input"
+PATHS = ("/v1/websocket", "/v1/audio/speech/websocket", "/tts/websocket", ELEVENLABS)
 BEGIN = {
     "/v1/websocket": ['{"voice": "noise"}', "A long story. And"],
     "/v1/audio/speech/websocket": ['{"type": "input_text_buffer.append", "text": "A long story. And"}'],
     "/tts/websocket": ['{"context_id": "a", "transcript": "A long story. And", "continue": true}'],
+    ELEVENLABS: ['{"context_id": "a", "text": "A long story. And"}'],
 }
 LONGEST_STOP = 0.2  # seconds from a client's leaving to the engine's rest: a promise of the project
 
@@ -33,7 +35,7 @@ def begin(live: LiveServer, socket: Client, path: str) -> None:
 
 
 def is_audio(frame: str | bytes) -> bool:
-    return isinstance(frame, bytes) or "delta" in json.loads(frame) or "data" in json.loads(frame)
+    return isinstance(frame, bytes) or "delta" in json.loads(frame) or "data" in json.loads(frame) or "audio" in json.loads(frame)
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +141,8 @@ def test_a_slow_reader_holds_back_generation_and_is_still_heard(noise_folder: Pa
                 socket.send_raw(story)
             elif path == "/tts/websocket":
                 socket.send(context_id="a", transcript=story, **{"continue": True})
+            elif path == ELEVENLABS:
+                socket.send(context_id="a", text=story)
             else:
                 socket.send(type="input_text_buffer.append", text=story)
             wait_until_still(live)

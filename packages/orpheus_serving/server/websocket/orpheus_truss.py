@@ -21,10 +21,10 @@ from typing import Any
 from fastapi import APIRouter, WebSocket
 
 from ...audio.formats import pcm16
-from ...errors import InvalidRequest, OrpheusServingError, Overloaded
+from ...errors import InvalidRequest, OrpheusServingError
 from ...request import SpeechRequest
 from ..service import Service
-from .session import BROKEN, NORMAL, POLICY, TRY_LATER, Connection, Frame, Writing, converse, decode
+from .session import NORMAL, Connection, Frame, Writing, close_code_of, converse, decode
 
 END = "__END__"
 UTTERANCE_ONLY = ("prompt", "max_tokens", "request_id", "response_format")  # keys of a request that mean nothing here
@@ -86,9 +86,8 @@ class OrpheusTruss:
             self._connection.close(NORMAL)
 
     def _fail(self, error: OrpheusServingError) -> None:
-        code = POLICY if isinstance(error, InvalidRequest) else TRY_LATER if isinstance(error, Overloaded) else BROKEN
         self._connection.post(json.dumps({"error": str(error)}))
-        self._connection.close(code, str(error))
+        self._connection.close(close_code_of(error), str(error))
 
 
 def router(service: Service) -> APIRouter:

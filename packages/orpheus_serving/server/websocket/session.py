@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from ...errors import InvalidRequest, Overloaded
+from ...errors import InvalidRequest, OrpheusServingError, Overloaded
 from ..service import Service
 
 log = logging.getLogger(__name__)
@@ -267,8 +267,13 @@ def decode(frame: Frame) -> dict[str, Any]:
     return message
 
 
-def status_of(error: Exception) -> int:
+def status_of(error: OrpheusServingError) -> int:
     """The HTTP status that says what `error` is, for protocols that carry one."""
     if isinstance(error, InvalidRequest):
         return 400
     return error.status if isinstance(error, Overloaded) else 500
+
+
+def close_code_of(error: OrpheusServingError) -> int:
+    """The code to close with, for protocols where a fault is the end of the socket."""
+    return POLICY if isinstance(error, InvalidRequest) else TRY_LATER if isinstance(error, Overloaded) else BROKEN
