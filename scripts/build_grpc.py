@@ -33,10 +33,7 @@ def build() -> dict[Path, str]:
         ):
             if protoc.main([*common, *arguments]) != 0:
                 raise SystemExit("build_grpc: protoc refused the .proto files")
-        return {
-            ROOT / path.relative_to(work): HEADER + path.read_text("utf-8")
-            for path in sorted(Path(work).rglob("*.py*"))
-        }
+        return {ROOT / path.relative_to(work): HEADER + path.read_text("utf-8") for path in sorted(Path(work).rglob("*.py*"))}
 
 
 def main() -> int:
