@@ -29,7 +29,9 @@ class Served:
         self._process = subprocess.Popen(
             [python, str(HERE / "served.py"), str(folder), *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self.url: str = self._answer()["url"]
+        addresses = self._answer()
+        self.url: str = addresses["url"]
+        self.grpc: str = addresses["grpc"]
         self.ws_url = self.url.replace("http", "ws", 1)
 
     def ask(self, **order: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@
         builds a checkpoint of noise in FOLDER, serves it, and answers each line on standard input with a line of JSON
 
     {"advance": N}    let a paced engine say N more frames
-    {}                nothing; every answer says what goes on: url, said (prompts since the last answer), active, free_slots
+    {}                nothing; every answer says what goes on: url, grpc, said (prompts since the last answer), active, free_slots
 
 It ends when standard input does.
 """
@@ -23,6 +23,7 @@ from ws_client import Prompts
 
 from orpheus_serving.codec.noise_codec import build_noise_codec
 from orpheus_serving.noise_checkpoint import build_noise_lm
+from orpheus_serving.server.grpc import start_grpc
 
 
 def main() -> None:
@@ -35,10 +36,12 @@ def main() -> None:
     build_noise_codec(folder / "codec")
     prompts = Prompts(folder, arguments.frames)
     with serving(folder, engine={"script": prompts, "paced": arguments.paced}) as live:
+        grpc = live.run(start_grpc(live.service, "127.0.0.1", 0))
 
         def state() -> dict[str, object]:
             return {
                 "url": live.url,
+                "grpc": f"127.0.0.1:{grpc.port}",
                 "said": prompts.take(),
                 "active": len(live.engine.active),
                 "free_slots": live.codec.free_slots,
@@ -50,6 +53,7 @@ def main() -> None:
             order = json.loads(line)
             live.call(live.engine.advance, order.get("advance", 0))
             print(json.dumps(live.call(state)), flush=True)
+        live.run(grpc.stop(None))
 
 
 if __name__ == "__main__":
