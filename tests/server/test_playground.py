@@ -28,7 +28,7 @@ from orpheus_serving.server.playground import FILES, STATIC
 
 PICTURES = Path(__file__).parents[2] / "build" / "playground"
 TEXT = "One sentence that is long enough to be spoken for a while, by anybody."
-FRAMES = 24  # of a sentence: about two seconds
+FRAMES = 16  # of a sentence: 1.4 seconds
 TAGS = ("laugh", "sigh")
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
 
@@ -310,12 +310,14 @@ async def test_a_refusal_is_told_in_the_servers_words(brisk: LiveServer, visit: 
 
 
 async def test_a_connection_that_breaks_midway(noise_folder: Path, visit: Callable[..., Any]) -> None:
-    with serving(noise_folder, frames=FRAMES, engine={"fail_after": 7 * FRAMES // 2}) as live:
+    with serving(noise_folder, frames=FRAMES, engine={"paced": True, "fail_after": 7 * (FRAMES // 2)}) as live:
         visitor = await visit(live)
         await visitor.speak()
+        release(live, FRAMES // 2)
+        await visitor.until(lambda counters: counters["played"] > 0)
+        release(live)
         await visitor.state("broken")
         assert "broke off" in await visitor.text("#alert")
-        await visitor.page.wait_for_selector("#download:visible")
         kept, rate = await visitor.download()
         assert len(kept) > rate // 10
         assert "broken off" in await visitor.text("#utterances")
