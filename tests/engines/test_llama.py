@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, LlamaForCausalLM
 
 from orpheus_serving.engines.base import Sampling
-from orpheus_serving.engines.llama import BLOCK, LlamaDecoder, Weights, rows_are_alike
+from orpheus_serving.engines.llama import LlamaDecoder, Weights
 from orpheus_serving.engines.transformers import TransformersEngine, read_config
 from orpheus_serving.errors import CheckpointError
 from orpheus_serving.noise_checkpoint import NOISE_LAYOUT, build_noise_lm
@@ -41,7 +41,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return build_noise_lm(tmp_path_factory.mktemp("shape"), **SHAPES[request.param])
 
 
-def decoder(folder: Path, exact: bool = True, dtype: torch.dtype = torch.float32) -> LlamaDecoder:
+def decoder(folder: Path, exact: bool = True, dtype: torch.dtype = torch.float32, int8: bool = False) -> LlamaDecoder:
     with Weights(folder) as weights:
         return LlamaDecoder(
             AutoConfig.from_pretrained(folder),
@@ -51,6 +51,7 @@ def decoder(folder: Path, exact: bool = True, dtype: torch.dtype = torch.float32
             device=torch.device("cpu"),
             dtype=dtype,
             exact=exact,
+            int8=int8,
         )
 
 
@@ -68,12 +69,12 @@ def test_logits_are_those_of_transformers(folder: Path, exact: bool) -> None:
             torch.testing.assert_close(hidden[row] @ ours.head.T, expected, atol=2e-5, rtol=1e-4)
         for row, text in enumerate(texts):
             text.append(NOISE_LAYOUT.token(step % 7, 37 * step + row))
-        hidden = ours.decode([text[-1] for text in texts] + [0], [len(text) for text in texts] + [0])
+        hidden = ours.decode([0, 1, 2], [text[-1] for text in texts], [len(text) for text in texts])
 
 
 async def test_greedy_ids_are_those_of_generate(folder: Path) -> None:
     reference = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    engine = TransformersEngine(folder, NOISE_LAYOUT, device="cpu", max_length=300, constrained=False)
+    engine = TransformersEngine(folder, NOISE_LAYOUT, device="cpu", dtype="float32", max_length=300, constrained=False)
     await engine.start()
     sampling = Sampling(40, temperature=0, top_p=1, repetition_penalty=1.3)
     for prompt in PROMPTS:
@@ -93,7 +94,7 @@ async def test_greedy_ids_are_those_of_generate(folder: Path) -> None:
 async def test_constrained_greedy_ids_are_the_best_of_the_slot(folder: Path) -> None:
     """The reference takes the whole vocabulary's logits and looks at the ids that may follow."""
     reference = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    engine = TransformersEngine(folder, NOISE_LAYOUT, device="cpu", max_length=300)
+    engine = TransformersEngine(folder, NOISE_LAYOUT, device="cpu", dtype="float32", max_length=300)
     await engine.start()
     sampling = Sampling(30, temperature=0, top_p=1, repetition_penalty=1.0)
     ids = [i async for batch in engine.generate(PROMPTS[1], sampling, "r") for i in batch]
@@ -109,40 +110,37 @@ async def test_constrained_greedy_ids_are_the_best_of_the_slot(folder: Path) -> 
         text.append(token)
 
 
-def test_a_row_does_not_depend_on_its_company(checkpoint: Path) -> None:
-    ours = decoder(checkpoint)
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_row_does_not_depend_on_its_company(checkpoint: Path, int8: bool) -> None:
+    ours = decoder(checkpoint, int8=int8)
     results = []
     for row, company in ((0, {}), (2, {0: [5, 6, 7], 1: list(range(100))}), (1, {2: [9]})):
         for other, text in company.items():
             ours.prefill(other, text)
         ours.prefill(row, PROMPTS[1])
-        tokens, lengths = [0] * BLOCK, [0] * BLOCK
-        for other, text in company.items():
-            tokens[other], lengths[other] = 8, len(text) + 1
-        tokens[row], lengths[row] = 200, len(PROMPTS[1]) + 1
-        results.append(ours.decode(tokens, lengths)[row])
+        texts = {row: [*PROMPTS[1], 200]} | {other: [*text, 8] for other, text in company.items()}
+        order = sorted(texts)
+        hidden = ours.decode(order, [texts[r][-1] for r in order], [len(texts[r]) for r in order])
+        results.append(hidden[order.index(row)])
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
 
 
-def test_one_row_at_a_time_where_blocks_are_not_exact(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_that_mind_their_company_run_row_by_row(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = decoder(checkpoint).prefill(0, PROMPTS[0])
-    weight = decoder(checkpoint).head[:50]
-    x = torch.randn(6, weight.shape[1])
-    usual = decoder(checkpoint).linear(x, weight)
-    monkeypatch.setattr("orpheus_serving.engines.llama.rows_are_alike", lambda weight: False)
+    monkeypatch.setattr("orpheus_serving.engines.llama.rows_are_alike", lambda *_: False)
     ours = decoder(checkpoint)
-    torch.testing.assert_close(ours.linear(x, weight), usual)
-    assert torch.equal(ours.linear(x[3:4], weight), ours.linear(x, weight)[3:4])
     torch.testing.assert_close(ours.prefill(0, PROMPTS[0]), expected)
+    weight = ours.head[:50]
+    x = torch.randn(6, weight.shape[1])
+    assert torch.equal(ours.product(weight)(x[3:4]), ours.product(weight)(x)[3:4])
 
 
-def test_rows_are_alike_notices_a_product_that_minds_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    def uneven(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return (x @ weight.T) * (1 + torch.arange(len(x))[:, None] * 1e-6)
-
-    monkeypatch.setattr("orpheus_serving.engines.llama.block_linear", uneven)
-    assert not rows_are_alike(torch.randn(32, 16))
+def test_weights_in_eight_bits_stay_near(checkpoint: Path) -> None:
+    full = decoder(checkpoint).prefill(0, PROMPTS[1])
+    small = decoder(checkpoint, int8=True).prefill(0, PROMPTS[1])
+    assert not torch.equal(full, small)
+    assert torch.cosine_similarity(full, small).item() > 0.999
 
 
 def test_half_precision_stays_near(checkpoint: Path) -> None:

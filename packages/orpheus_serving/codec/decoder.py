@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..products import Product, product
 from .noise import noise_at
 from .weights import (
     TAPS,
@@ -102,6 +103,7 @@ class StreamingDecoder:
         self.state = torch.zeros(slots + 1, floats, dtype=dtype, device=device)
         self.delay = self.stages[-1].lag  # samples
         self.tail_frames = -(-self.delay // weights.frame_samples)
+        self._maps = [_maps(op) for op in self.weights.operations]
         self._slots_of = [torch.tensor(book.slots, device=device) for book in weights.codebooks]
 
     @property
@@ -148,7 +150,7 @@ class StreamingDecoder:
         state = torch.where((position > 0)[:, None], state, 0)  # a fresh stream: silence on its left
         kept: list[Tensor] = []
         x = x * self._inside(position, end, 1, 0, x.shape[1])[1]
-        for op, stage in zip(self.weights.operations, self.stages, strict=True):
+        for op, stage, maps in zip(self.weights.operations, self.stages, self._maps, strict=True):
             new = x.shape[1]
             if stage.context:
                 size = stage.context * stage.channels
@@ -158,22 +160,22 @@ class StreamingDecoder:
             where, inside = self._inside(position, end, stage.rate, stage.lag, new * getattr(op, "stride", 1))
             match op:
                 case Convolution():
-                    x = convolve(x, op, new) * inside
+                    x = maps[0](x) * inside
                 case Pointwise():
-                    x = F.linear(x, op.weight, op.bias) * inside
+                    x = maps[0](x) * inside
                 case Upsample():
                     x = snake(x, op.snake)
-                    x = torch.cat([x[:, :-1], x[:, 1:]], 2) @ op.weight + op.bias
+                    x = maps[0](torch.cat([x[:, :-1], x[:, 1:]], 2))
                     x = x.reshape(batch, new * op.stride, -1) * inside
                 case Noise():
-                    x = x + noise_at(seed, op.layer, where).to(x.dtype)[..., None] * F.linear(x, op.weight)
+                    x = x + noise_at(seed, op.layer, where).to(x.dtype)[..., None] * maps[0](x)
                 case Residual():
                     half = stage.context // 2
-                    y = snake(convolve(snake(x, op.before), op.convolution, new), op.after)
-                    x = (x[:, half:-half] + F.linear(y, op.mix.weight, op.mix.bias)) * inside
+                    convolve, mix = maps
+                    x = (x[:, half:-half] + mix(snake(convolve(snake(x, op.before)), op.after))) * inside
                 case Output():
-                    y = snake(x, op.snake)
-                    x = op.bias + sum(y[:, k : k + new] @ op.taps[k] for k in range(TAPS))
+                    taps = maps[0](snake(x, op.snake))
+                    x = op.bias + sum(taps[:, k : k + new, k] for k in range(TAPS))
         return torch.tanh(x), torch.cat(kept, 1)
 
     def _inside(self, position: Tensor, end: Tensor, rate: int, lag: int, count: int) -> tuple[Tensor, Tensor]:
@@ -184,15 +186,41 @@ class StreamingDecoder:
 
 
 def snake(x: Tensor, s: Snake) -> Tensor:
-    return torch.addcmul(x, torch.sin(s.alpha * x).square_(), s.inverse)
+    return torch.addcmul(x, (s.alpha * x).sin_().square_(), s.inverse)
 
 
-def convolve(x: Tensor, op: Convolution, count: int) -> Tensor:
-    """x [B, count + 6 dilation, Cin] -> [B, count, Cout]"""
-    shifted = [x[:, k * op.dilation : k * op.dilation + count] for k in range(TAPS)]
-    if op.taps.dim() == 3:
-        return torch.cat(shifted, 2) @ op.taps.flatten(0, 1) + op.bias
-    y = torch.addcmul(op.bias, shifted[0], op.taps[0])
-    for k in range(1, TAPS):
-        y = torch.addcmul(y, shifted[k], op.taps[k])
-    return y
+def _maps(op: Operation) -> tuple[Product, ...]:
+    """The linear maps of an operation, [B, T, Cin] -> [B, T', Cout] each."""
+    match op:
+        case Convolution():
+            return (_convolution(op),)
+        case Pointwise():
+            return (product(op.weight, op.bias),)
+        case Upsample():
+            return (product(op.weight.t().contiguous(), op.bias),)
+        case Noise():
+            return (product(op.weight),)
+        case Residual():
+            return _convolution(op.convolution), product(op.mix.weight, op.mix.bias)
+        case Output():
+            return (product(op.taps),)
+
+
+def _convolution(op: Convolution) -> Product:
+    """[B, T + 6 dilation, Cin] -> [B, T, Cout]"""
+
+    def shifted(x: Tensor) -> list[Tensor]:
+        count = x.shape[1] - (TAPS - 1) * op.dilation
+        return [x[:, k * op.dilation : k * op.dilation + count] for k in range(TAPS)]
+
+    def depthwise(x: Tensor) -> Tensor:
+        first, *others = shifted(x)
+        y = torch.addcmul(op.bias, first, op.taps[0])
+        for part, taps in zip(others, op.taps[1:], strict=True):
+            y = y.addcmul_(part, taps)
+        return y
+
+    if op.taps.dim() == 2:
+        return depthwise
+    mix = product(op.taps.flatten(0, 1).t().contiguous(), op.bias)
+    return lambda x: mix(torch.cat(shifted(x), 2))

@@ -8,22 +8,23 @@ computes the RoPE frequencies. The forward pass is written out here because a de
 takes a few milliseconds, of which the general implementation's Python would be a large part.
 
 Rows. A *row* is a place in the cache, `[row, 2 * kv_heads, position, head_dim]`: keys in the first half of the heads,
-values in the second. A step runs the rows below the highest busy one, in blocks of `BLOCK`; an idle row among them
-computes something that nobody reads.
+values in the second. A step runs just the busy rows.
 
 Exactness. With `exact=True` a row's numbers are the same bits whatever the other rows hold, so that a stream does not
-depend on its company. Three things would break that, and this is how each is kept:
+depend on its company. Two things would break that, and this is how each is kept:
 
-- a matrix product may round differently for another number of rows: so it always sees `BLOCK` rows (`linear`). That
-  such a block treats its rows alike is a property of the BLAS library, so each shape of weight is tried out when it is
-  first used, and falls back to one row at a time, which cannot go wrong, where it does not hold;
-- attention over a padded length may round differently for another padding: so each row attends alone, to its length;
-- prompts are computed one by one, at their own length.
+- a matrix product may round differently for another number of rows. That it does not is a property of the product's code,
+  so each shape of weight is tried out at the start, and where it does not hold the product runs one row at a time;
+- attention over a padded length may round differently for another padding: so each row attends alone, to its length.
 
-The bits do depend on the processor, the BLAS library and the number of threads.
+Prompts are computed one by one. The bits do depend on the processor, the libraries and the number of threads.
 
-With `exact=False` (for GPUs) a product sees all rows of the step and attention runs once for all rows over the longest,
-rounded up; last bits may then change with the company.
+With `exact=False` (for GPUs) attention runs once for all rows over the longest, rounded up; last bits may then change with
+the company.
+
+Precision. Products read their weights in `float32`, `bfloat16`, `float16` or `int8` (see `products.py`; everything else is
+then float32, and so is the head, whose logits are compared with each other). Int8 is what makes one stream fast on a CPU:
+a step has to read every weight once, and a 20 M parameter model's then fit into the cache of the processor.
 """
 
 from __future__ import annotations
@@ -41,10 +42,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from orpheus_serving.errors import CheckpointError
-
-# Rows of one matrix product. On two cores of an AMD EPYC with AVX-512 the products of a 20 M parameter model's step
-# took 5.1 ms for 1 row, 1.9 for 2, 2.6 for 4, 4.6 for 8 and 7.1 for 16: four rows cost little more than the fewest.
-BLOCK = 4
+from orpheus_serving.products import Product, int8_product, one_by_one, product, rows_are_alike
 
 # Attention lengths of a step with exact=False are multiples of this, so that a GPU sees few different shapes.
 BUCKET = 256
@@ -55,18 +53,18 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer's weights, each [out, in]. Fused: q, k, v along the rows; gate, up along the rows."""
+    """One layer's weights. Products of several: q, k, v side by side; gate, up side by side."""
 
     attention_norm: Tensor
-    qkv: Tensor
-    output: Tensor
+    qkv: Product
+    output: Product
     mlp_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Product
+    down: Product
 
 
 class LlamaDecoder:
-    """See the module. `rows` is rounded up to a multiple of `BLOCK`; `length` bounds a row's ids, prompt included."""
+    """See the module. `length` bounds a row's ids, prompt included; `int8`: the layers' weights in eight bits."""
 
     def __init__(
         self,
@@ -78,11 +76,14 @@ class LlamaDecoder:
         device: torch.device,
         dtype: torch.dtype,
         exact: bool,
+        int8: bool = False,
     ) -> None:
         def get(name: str, *shape: int) -> Tensor:
             return weights.get(name, shape).to(device=device, dtype=dtype)
 
-        self.rows = -(-rows // BLOCK) * BLOCK
+        self.rows = rows
+        self._exact = exact
+        self._alike: dict[tuple[torch.Size, bool], bool] = {}  # do rows come out alike, by shape of the weight and precision
         self.length = length
         self.device = device
         self.heads: int = config.num_attention_heads
@@ -110,19 +111,17 @@ class LlamaDecoder:
             self._layers.append(
                 Layer(
                     attention_norm=get(f"{name}.input_layernorm.weight", hidden),
-                    qkv=torch.cat(qkv),
-                    output=get(f"{name}.self_attn.o_proj.weight", hidden, q_width),
+                    qkv=self._product(torch.cat(qkv), int8),
+                    output=self._product(get(f"{name}.self_attn.o_proj.weight", hidden, q_width), int8),
                     mlp_norm=get(f"{name}.post_attention_layernorm.weight", hidden),
-                    gate_up=torch.cat(gate_up),
-                    down=get(f"{name}.mlp.down_proj.weight", hidden, mlp),
+                    gate_up=self._product(torch.cat(gate_up), int8),
+                    down=self._product(get(f"{name}.mlp.down_proj.weight", hidden, mlp), int8),
                 )
             )
         self._cos, self._sin = rope_tables(config, length, device, dtype)
         self._cache = [
             torch.zeros(self.rows, 2 * self.kv_heads, length, self.head_dim, device=device, dtype=dtype) for _ in self._layers
         ]
-        self._exact = exact
-        self._blocks: dict[torch.Size, int] = {}  # rows of a block product, by the shape of its weight
 
     @torch.inference_mode()
     def prefill(self, row: int, tokens: Sequence[int]) -> Tensor:
@@ -131,66 +130,67 @@ class LlamaDecoder:
         cos, sin = self._cos[:count], self._sin[:count]
         x = F.embedding(torch.tensor(tokens, device=self.device), self.embedding)
         for layer, cache in zip(self._layers, self._cache, strict=True):
-            heads = self._rotated(F.linear(self._rms(x, layer.attention_norm), layer.qkv), cos, sin)
+            heads = self._rotated(layer.qkv(self._rms(x, layer.attention_norm)), cos, sin)
             q, kv = heads.transpose(0, 1).split((self.heads, 2 * self.kv_heads))  # [heads, T, head_dim]
             cache[row, :, :count] = kv
             k, v = kv[None].chunk(2, dim=1)
             attended = F.scaled_dot_product_attention(q[None], k, v, is_causal=True, enable_gqa=True)
-            x = x + F.linear(attended[0].transpose(0, 1).reshape(count, -1), layer.output)
-            x = x + F.linear(self._gated(F.linear(self._rms(x, layer.mlp_norm), layer.gate_up)), layer.down)
+            x = x + layer.output(attended[0].transpose(0, 1).reshape(count, -1))
+            x = x + layer.down(self._gated(layer.gate_up(self._rms(x, layer.mlp_norm))))
         return self._rms(x[-1:], self._norm)
 
     @torch.inference_mode()
-    def decode(self, tokens: Sequence[int], lengths: Sequence[int]) -> Tensor:
-        """One step of the rows 0 .. n-1, n a multiple of `BLOCK`.
+    def decode(self, rows: Sequence[int], tokens: Sequence[int], lengths: Sequence[int]) -> Tensor:
+        """One step of the rows `rows`: `tokens` are their newest ids, `lengths` the numbers of their ids with those.
 
-        `tokens[row]` is the row's newest id and `lengths[row]` the number of its ids with that one, 0 for an idle row.
-        Returns the normed hidden states, [n, hidden]; those of idle rows mean nothing.
+        Returns the normed hidden states, [len(rows), hidden].
         """
-        count = len(tokens)
-        rows = torch.arange(count, device=self.device)
-        positions = torch.tensor(lengths, device=self.device).sub_(1).clamp_(min=0)
+        count = len(rows)
+        positions = torch.tensor(lengths, device=self.device) - 1
         cos, sin = self._cos[positions], self._sin[positions]
-        span = min(-(-max(lengths) // BUCKET) * BUCKET, self.length)
-        visible = None if self._exact else (torch.arange(span, device=self.device) <= positions[:, None])[:, None, None]
+        if not self._exact:
+            index = torch.tensor(rows, device=self.device)
+            span = min(-(-max(lengths) // BUCKET) * BUCKET, self.length)
+            visible = (torch.arange(span, device=self.device) <= positions[:, None])[:, None, None]
 
-        x = self.embedding[torch.tensor(tokens, device=self.device)]
+        x = F.embedding(torch.tensor(tokens, device=self.device), self.embedding)
         for layer, cache in zip(self._layers, self._cache, strict=True):
-            heads = self._rotated(self.linear(self._rms(x, layer.attention_norm), layer.qkv), cos, sin)
+            heads = self._rotated(layer.qkv(self._rms(x, layer.attention_norm)), cos, sin)
             q, kv = heads.split((self.heads, 2 * self.kv_heads), dim=1)
-            cache[rows, :, positions] = kv
             # The query heads that share a key head are so many queries of that one head: no copies of keys and values.
             q = q.reshape(count, self.kv_heads, -1, self.head_dim)
-            if visible is None:
-                attended = self._attend_each(q, cache, lengths)
+            if self._exact:
+                attended = self._attend_each(q, kv, cache, rows, lengths)
             else:
-                k, v = cache[:count, :, :span].chunk(2, dim=1)
+                cache[index, :, positions] = kv
+                k, v = cache[index, :, :span].chunk(2, dim=1)
                 attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-            x = x + self.linear(attended.reshape(count, -1), layer.output)
-            x = x + self.linear(self._gated(self.linear(self._rms(x, layer.mlp_norm), layer.gate_up)), layer.down)
+            x = x + layer.output(attended.reshape(count, -1))
+            x = x + layer.down(self._gated(layer.gate_up(self._rms(x, layer.mlp_norm))))
         return self._rms(x, self._norm)
 
-    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        """`x @ weight.T` for x [n, in] and weight [out, in]; with exact=True in blocks of constant size."""
-        if not self._exact:
-            return F.linear(x, weight)
-        block = self._blocks.get(weight.shape)
-        if block is None:
-            block = self._blocks[weight.shape] = BLOCK if rows_are_alike(weight) else 1
-        count = len(x)
-        if count == block:
-            return block_linear(x, weight)
-        x = F.pad(x, (0, 0, 0, -count % block))
-        return torch.cat([block_linear(rows, weight) for rows in x.split(block)])[:count]
+    def product(self, weight: Tensor) -> Product:
+        """A product with a part of the head, as exact as the decoder's own and in its own precision."""
+        return self._product(weight, int8=False)
 
-    def _attend_each(self, q: Tensor, cache: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Attention of q [n, kv_heads, group, head_dim], each row to its first `lengths[row]` positions."""
-        out = torch.zeros_like(q)
-        for row, length in enumerate(lengths):
-            if length:
-                k, v = cache[row : row + 1, :, :length].chunk(2, dim=1)
-                out[row : row + 1] = F.scaled_dot_product_attention(q[row : row + 1], k, v)
-        return out
+    def _product(self, weight: Tensor, int8: bool) -> Product:
+        apply = int8_product(weight) if int8 else product(weight)
+        if not self._exact:
+            return apply
+        kind = (weight.shape, int8)
+        if kind not in self._alike:
+            self._alike[kind] = rows_are_alike(apply, weight.shape[1], self.rows, weight.dtype)
+        return apply if self._alike[kind] else one_by_one(apply)
+
+    def _attend_each(self, q: Tensor, kv: Tensor, cache: Tensor, rows: Sequence[int], lengths: Sequence[int]) -> Tensor:
+        """Attention of q [n, kv_heads, group, head_dim], each row to its first `lengths[i]` positions, kv [n, ..] the newest."""
+        attended = []
+        for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            own = cache[row : row + 1, :, :length]
+            own[0, :, -1] = kv[i]
+            k, v = own.chunk(2, dim=1)
+            attended.append(F.scaled_dot_product_attention(q[i : i + 1], k, v))
+        return torch.cat(attended) if len(attended) > 1 else attended[0]
 
     def _rotated(self, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Heads [T, heads + 2 * kv_heads, head_dim] of qkv [T, width], queries and keys turned to their positions."""
@@ -207,30 +207,6 @@ class LlamaDecoder:
     def _gated(gate_up: Tensor) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
-
-
-def block_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """`x @ weight.T` with the wide matrix first: for few rows BLAS reads it two to three times as fast that way."""
-    return (weight @ x.t()).t().contiguous()
-
-
-def rows_are_alike(weight: Tensor) -> bool:
-    """Whether a row of a block product gives the same bits at every place in the block and beside any other rows."""
-    generator = torch.Generator().manual_seed(0)
-
-    def noise() -> Tensor:
-        return torch.randn(BLOCK, weight.shape[1], generator=generator).to(weight)
-
-    rows = noise()
-    expected = block_linear(rows, weight)
-    for shift in range(BLOCK):
-        if not torch.equal(block_linear(rows.roll(shift, 0), weight), expected.roll(shift, 0)):
-            return False
-        company = noise()
-        company[shift] = rows[0]
-        if not torch.equal(block_linear(company, weight)[shift], expected[0]):
-            return False
-    return True
 
 
 def rope_tables(config: Any, length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

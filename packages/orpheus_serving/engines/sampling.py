@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from orpheus_serving.engines.base import Sampling
+from orpheus_serving.products import Product, product
 from orpheus_serving.tokens import TokenLayout
 
 # Below this, a temperature is greedy: dividing by it could overflow, and nothing but the best id is ever drawn.
@@ -31,29 +32,33 @@ class Candidates:
     the end of speech (minus infinity but in group 0). Unconstrained: one group, and a column is an id.
     """
 
-    def __init__(self, head: Tensor, layout: TokenLayout, constrained: bool) -> None:
+    def __init__(
+        self, head: Tensor, layout: TokenLayout, constrained: bool, product: Callable[[Tensor], Product] = product
+    ) -> None:
+        """`head` [vocabulary, hidden]; `product` makes a product of a part of it."""
         self._layout = layout
         self._constrained = constrained
         if constrained:
             slots = [head[layout.token(slot, 0) : layout.token(slot, 0) + layout.codes_per_slot] for slot in range(layout.slots)]
             end = head[layout.end_of_speech : layout.end_of_speech + 1]
-            self._heads = [torch.cat([slots[0], end]), *slots[1:]]
+            parts = [torch.cat([slots[0], end]), *slots[1:]]
         else:
-            self._heads = [head]
-        self.groups = len(self._heads)
-        self.width = len(self._heads[0])
+            parts = [head]
+        self._products = [product(part) for part in parts]
+        self.groups = len(parts)
+        self.width = len(parts[0])
 
     def group(self, generated: int) -> int:
         """The group that can follow `generated` ids."""
         return generated % self.groups
 
-    def logits(self, hidden: Tensor, groups: Sequence[int], linear: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """fp32 logits [n, width] of hidden [n, hidden], row i over group `groups[i]`. `linear` is the decoder's."""
+    def logits(self, hidden: Tensor, groups: Sequence[int]) -> Tensor:
+        """fp32 logits [n, width] of hidden [n, hidden], row i over group `groups[i]`."""
         out = hidden.new_full((len(groups), self.width), float("-inf"), dtype=torch.float32)
         for group in set(groups):
             rows = [row for row, other in enumerate(groups) if other == group]
-            head = self._heads[group]
-            out[rows, : len(head)] = linear(hidden[rows], head).float()
+            logits = self._products[group](hidden[rows])
+            out[rows, : logits.shape[1]] = logits.float()
         return out
 
     def token(self, group: int, column: int) -> int:

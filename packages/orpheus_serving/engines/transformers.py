@@ -27,14 +27,14 @@ import torch
 from torch import Tensor
 
 from orpheus_serving.engines.base import Sampling
-from orpheus_serving.engines.llama import BLOCK, LlamaDecoder, Weights
+from orpheus_serving.engines.llama import LlamaDecoder, Weights
 from orpheus_serving.engines.sampling import Candidates, draw
 from orpheus_serving.errors import CheckpointError, EngineError
 from orpheus_serving.tokens import TokenLayout
 
 log = logging.getLogger(__name__)
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.float32}
 ARCHITECTURES = ("LlamaForCausalLM",)
 
 # What is fetched of a hub repository: nothing below its top folder, no optimizer states, no pickles.
@@ -70,7 +70,7 @@ _Batch = list[tuple[int, _Request]]  # row and request, in the order of the rows
 class TransformersEngine:
     """An `Engine` over a local folder or hub repository in Hugging Face format (Llama family, safetensors).
 
-    device: "auto" is CUDA where there is one. dtype: "auto" is bfloat16 on CUDA and float32 on a CPU.
+    device: "auto" is CUDA where there is one. dtype, of the weights: "auto" is bfloat16 on CUDA and int8 on a CPU.
     max_streams: rows of the cache; further requests wait their turn. max_length: prompt plus generated ids of a row.
     constrained: only draw ids of the slot that follows, and the end of speech where a frame begins.
     exact: see `llama.py`; None is True on a CPU and False elsewhere.
@@ -94,13 +94,16 @@ class TransformersEngine:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if dtype == "auto":
-            dtype = "bfloat16" if device.startswith("cuda") else "float32"
+            dtype = "bfloat16" if device.startswith("cuda") else "int8"
         if dtype not in DTYPES:
             raise ValueError(f"dtype: {dtype!r} is not one of auto, {', '.join(DTYPES)}")
+        if dtype == "int8" and not device.startswith("cpu"):
+            raise ValueError(f"dtype: int8 is for CPUs, and the device is {device}; use bfloat16")
         self._checkpoint = checkpoint
         self._layout = layout
         self._device = torch.device(device)
         self._dtype = DTYPES[dtype]
+        self._int8 = dtype == "int8"
         self._max_streams = max_streams
         self._max_length = max_length
         self._constrained = constrained
@@ -189,8 +192,9 @@ class TransformersEngine:
                 device=self._device,
                 dtype=self._dtype,
                 exact=self._exact,
+                int8=self._int8,
             )
-        candidates = Candidates(decoder.head, self._layout, self._constrained)
+        candidates = Candidates(decoder.head, self._layout, self._constrained, decoder.product)
         seen = torch.zeros(decoder.rows, candidates.groups, candidates.width, dtype=torch.bool, device=self._device)
         self._decoder, self._candidates, self._seen = decoder, candidates, seen
         self._warm_up()
@@ -199,7 +203,7 @@ class TransformersEngine:
         """A prompt, a step of all rows and a draw from every group: each kernel has run before the first request."""
         decoder, groups = self._decoder, list(range(self._candidates.groups))
         decoder.prefill(0, [0])
-        hidden = decoder.decode([0] * decoder.rows, [1] * decoder.rows)[:1]
+        hidden = decoder.decode(range(decoder.rows), [0] * decoder.rows, [1] * decoder.rows)[:1]
         self._draw(hidden.expand(len(groups), -1), [0] * len(groups), groups, [Sampling(1)] * len(groups), [0.5] * len(groups))
 
     # Everything from here on runs on the worker thread.
@@ -267,13 +271,12 @@ class TransformersEngine:
         return self._extend(batch, self._decoder.prefill(row, request.prompt))
 
     def _step(self, batch: _Batch) -> list[_Event]:
-        count = -(-(batch[-1][0] + 1) // BLOCK) * BLOCK
-        tokens, lengths = [0] * count, [0] * count
-        for row, request in batch:
-            tokens[row] = request.newest
-            lengths[row] = len(request.prompt) + request.generated
-        hidden = self._decoder.decode(tokens, lengths)
-        return self._extend(batch, hidden[[row for row, _ in batch]])
+        hidden = self._decoder.decode(
+            [row for row, _ in batch],
+            [request.newest for _, request in batch],
+            [len(request.prompt) + request.generated for _, request in batch],
+        )
+        return self._extend(batch, hidden)
 
     def _extend(self, batch: _Batch, hidden: Tensor) -> list[_Event]:
         """Draw the next id of each request, from hidden [n, hidden], and say what is to be handed out."""
@@ -300,7 +303,7 @@ class TransformersEngine:
         self, hidden: Tensor, rows: list[int], groups: list[int], samplings: list[Sampling], uniforms: list[float]
     ) -> list[int]:
         """Draw a column of its group for each row, and note it as seen."""
-        logits = self._candidates.logits(hidden, groups, self._decoder.linear)
+        logits = self._candidates.logits(hidden, groups)
         columns = draw(logits, self._seen[rows, groups], samplings, uniforms)
         self._seen[rows, groups, columns] = True
         return columns
