@@ -346,10 +346,11 @@ async def test_the_key_is_asked_for_where_one_is_needed(noise_folder: Path, bris
         visitor = await visit(live)
         await visitor.page.wait_for_selector("#key-form:visible")
         assert await visitor.page.evaluate("document.activeElement.id") == "key"
+        assert not await visitor.page.is_visible("#alert")
         await visitor.picture("key")
         await visitor.page.fill("#key", "wrong")
         await visitor.page.press("#key", "Enter")
-        await visitor.page.wait_for_selector("text=does not accept this API key")
+        await visitor.page.wait_for_selector("text=The key was not accepted: missing or wrong API key")
         await visitor.page.fill("#key", "open-sesame")
         await visitor.page.press("#key", "Enter")
         await visitor.page.wait_for_selector("#key-form", state="hidden")

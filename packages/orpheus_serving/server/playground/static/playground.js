@@ -134,7 +134,7 @@ function refuse(error) {
   run = null;
   if (last) show(last);
   enter("refused", "Not spoken.");
-  if (error.kind === "key") return askForKey();
+  if (error.kind === "key") return askForKey(words(error));
   alertUser(words(error));
   markWrong(error.field);
 }
@@ -146,8 +146,10 @@ function words(error) {
   return `This page failed: ${error.message}.`;
 }
 
-function askForKey() {
-  alertUser(key ? "The server does not accept this API key." : "The server asks for an API key.");
+/** The field's own label says enough, unless a key was sent and the server has something to say about it. */
+function askForKey(reason) {
+  enter("refused", "A key is needed.");
+  alertUser(key && `The key was not accepted: ${reason}.`);
   $("key-form").hidden = false;
   $("key").focus();
 }
