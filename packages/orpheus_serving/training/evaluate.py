@@ -192,7 +192,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     torch.set_num_threads(min(torch.get_num_threads(), 4))
-    recogniser = Recogniser(args.recogniser) if args.recogniser else None
+    recogniser = Recogniser(args.recogniser, torch.get_num_threads()) if args.recogniser else None
     likeness = Likeness(args.like) if args.like else None
     speed: dict[str, float] = {}
     if args.corpus:
