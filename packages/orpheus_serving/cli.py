@@ -1,4 +1,4 @@
-"""`orpheus-serving`: speak, list voices, check a Truss, serve it.
+"""`orpheus-serving`: speak, serve, list voices, check a Truss, run it.
 
 Each command is a function of this file or the `main` of the module that it belongs to; heavy imports wait until a
 command needs them, so that `--help` is quick.
@@ -57,6 +57,20 @@ def _parser() -> argparse.ArgumentParser:
     voices = commands.add_parser("voices", help="list the checkpoint's voices and emotion tags")
     _add_model_arguments(voices)
     voices.set_defaults(run=_voices)
+
+    server = commands.add_parser("serve", help="serve OpenAI's API, WebSockets, gRPC and a page to try it, until a signal comes")
+    server.add_argument("--host", help="address to listen on (default: 127.0.0.1, this machine only)")
+    server.add_argument("--port", type=int, help="HTTP and WebSocket (default: 8000)")
+    server.add_argument("--grpc-port", type=int, help="gRPC, wire-compatible with Riva (default: none)")
+    server.add_argument("--voice", help="voice of requests that name none")
+    server.add_argument("--max-active", type=int, help="streams that run at once")
+    server.add_argument("--max-queued", type=int, help="requests that may wait for a place")
+    server.add_argument(
+        "--allow-unauthenticated", action="store_true", default=None, help="other addresses than loopback, no keys"
+    )
+    server.add_argument("--log-text", action="store_true", default=None, help="write what is spoken into the logs")
+    _add_model_arguments(server)
+    server.set_defaults(run=_serve)
 
     check_parser = commands.add_parser("check", help="validate config.yaml, and the checkpoint against it")
     check.add_arguments(check_parser)
@@ -161,6 +175,18 @@ def _voices(args: argparse.Namespace) -> int:
         print(f"  {voice}")
     if checkpoint.tags:
         print("tags: " + " ".join(f"<{tag}>" for tag in checkpoint.tags))
+    return 0
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from .server.options import ServerOptions
+    from .server.serve import serve
+    from .settings import Settings
+
+    names = ("host", "port", "grpc_port", "max_active", "max_queued", "allow_unauthenticated", "log_text")
+    options = ServerOptions.load({name: getattr(args, name) for name in names if getattr(args, name) is not None})
+    settings = _settings(args) | ({"voice": args.voice} if args.voice else {})
+    serve(options, Settings.load(settings))
     return 0
 
 

@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from orpheus_serving.checkpoint import Checkpoint
 from orpheus_serving.codec import load_codec
 from orpheus_serving.engines.scripted import ScriptedEngine
-from orpheus_serving.server.app import create_app
 from orpheus_serving.server.options import ServerOptions
+from orpheus_serving.server.serve import http_server
 from orpheus_serving.server.service import Service
 from orpheus_serving.settings import Settings
 from orpheus_serving.synthesizer import Synthesizer
@@ -49,8 +48,7 @@ class LiveServer:
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.ws_url = f"ws://127.0.0.1:{self.port}"
-        config = uvicorn.Config(create_app(service), log_config=None, access_log=False, timeout_graceful_shutdown=2)
-        self._server = uvicorn.Server(config)
+        self._server = http_server(service)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._main, name="live server", daemon=True)
         self._tasks: set[str] = set()

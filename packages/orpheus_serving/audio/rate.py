@@ -53,7 +53,8 @@ class Resampler:
 class Tempo:
     """`push` float32 samples [n] and get samples that play `speed` times as fast at the same pitch; `finish` gives the rest.
 
-    The length is right to about 50 ms. Raises InvalidRequest for a speed outside 0.25 .. 4. A speed of 1 passes samples through.
+    The length is right to about 25 ms of the source. A speed of 1 passes samples through. Raises InvalidRequest for one outside
+    0.25 .. 4.
     """
 
     def __init__(self, speed: float, sample_rate: int) -> None:

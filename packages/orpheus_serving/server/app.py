@@ -12,19 +12,24 @@ import importlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 
 from fastapi import APIRouter, FastAPI, HTTPException
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .. import __version__
+from ..errors import OrpheusServingError
 from .auth import KeyMiddleware, refuse
 from .logs import RequestMiddleware
+from .refusals import openai_refusal
 from .service import Service
 
 log = logging.getLogger(__name__)
 
-PROTOCOLS = ("playground", "websocket.orpheus_truss", "websocket.together", "websocket.cartesia")
+PROTOCOLS = ("truss_routes", "openai", "playground", "websocket.orpheus_truss", "websocket.together", "websocket.cartesia")
 
 
 def create_app(service: Service) -> FastAPI:
@@ -41,17 +46,23 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(
         title="orpheus-serving",
-        version=version("orpheus-serving"),
+        version=__version__,
         summary="Text to streamed speech with Orpheus-style speech language models.",
         lifespan=lifespan,
     )
     app.include_router(_operations(service))
     for name in PROTOCOLS:
         app.include_router(importlib.import_module(f".{name}", __package__).router(service))
-    app.add_middleware(BodyLimit, most=service.options.max_body)
+    for error in (StarletteHTTPException, RequestValidationError, OrpheusServingError, Exception):
+        app.add_exception_handler(error, _refuse)
+    app.add_middleware(BodyLimit, most=service.options.max_body, timeout=service.options.stall_timeout)
     app.add_middleware(KeyMiddleware, keys=service.keys)
     app.add_middleware(RequestMiddleware)
     return app
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    return openai_refusal(error)
 
 
 async def _load(service: Service) -> None:
@@ -85,27 +96,36 @@ def _operations(service: Service) -> APIRouter:
 
 
 class BodyLimit:
-    """Answers 413 to a body that says it is larger than `most` bytes, or turns out to be."""
+    """Answers 413 to a body that says it is larger than `most` bytes or turns out to be, 408 to one that stops coming."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
+    def __init__(self, app: ASGIApp, most: int, timeout: float) -> None:
         self._app = app
         self._most = most
+        self._timeout = timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         message = f"the body is larger than {self._most} bytes, the limit of this server"
+        stall = f"no byte of the body came for {self._timeout:g} s"
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._most:
             error = {"message": message, "type": "invalid_request_error", "param": None, "code": "body_too_large"}
             await refuse(scope, receive, send, 413, {"error": error}, {"connection": "close"})
             return
-        received = 0
+        received, whole = 0, False
 
         async def counted() -> Message:
-            nonlocal received
-            event = await receive()
+            nonlocal received, whole
+            if whole:  # what comes now is the client's leaving
+                return await receive()
+            try:
+                async with asyncio.timeout(self._timeout):
+                    event = await receive()
+            except TimeoutError:
+                raise HTTPException(408, stall, {"connection": "close"}) from None
+            whole = not event.get("more_body", False)
             received += len(event.get("body", b""))
             if received > self._most:
                 raise HTTPException(413, message, {"connection": "close"})

@@ -18,6 +18,8 @@ from typing import TextIO
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .tracing import traceparent
+
 access = logging.getLogger("orpheus_serving.access")
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
@@ -69,6 +71,7 @@ class RequestMiddleware:
         ident = asked if ACCEPTABLE.fullmatch(asked) else f"req_{secrets.token_hex(12)}"
         scope.setdefault("state", {})["request_id"] = ident
         token = request_id.set(ident)
+        parent = traceparent.set(Headers(scope=scope).get("traceparent"))
         began = time.monotonic()
         status: int | None = None
         sent = 0
@@ -77,8 +80,9 @@ class RequestMiddleware:
             nonlocal status, sent
             if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
                 status = message.get("status", 101)
-                headers = [(name, value) for name, value in message.get("headers", ()) if name.lower() != b"x-request-id"]
-                message = message | {"headers": [*headers, (b"x-request-id", ident.encode())]}
+                headers = list(message.get("headers", ()))
+                if all(name.lower() != b"x-request-id" for name, _ in headers):  # a Truss request may have its own
+                    message = dict(message) | {"headers": [*headers, (b"x-request-id", ident.encode())]}
             elif message["type"] == "http.response.body":
                 sent += len(message.get("body", b""))
             await send(message)
@@ -96,3 +100,4 @@ class RequestMiddleware:
             probe = scope["path"].startswith("/health") or scope["path"] == "/metrics"
             access.log(logging.DEBUG if probe else logging.INFO, "request", extra={"fields": fields})
             request_id.reset(token)
+            traceparent.reset(parent)

@@ -39,7 +39,7 @@ class ServerOptions(BaseSettings):
     request_timeout: Annotated[float, Field(gt=0)] = 1800.0
     "Seconds of one stream, from its start to its last byte. A reader that plays while it reads takes as long as the audio lasts."
     stall_timeout: Annotated[float, Field(gt=0)] = 60.0
-    "Seconds that a client may take no byte of a stream before it counts as gone."
+    "Seconds that a client may take no byte of a stream, or send none of a body, before it counts as gone."
     idle_timeout: Annotated[float, Field(gt=0)] = 300.0
     "Seconds that a WebSocket may stay open while no frame comes and none is sent."
     max_body: Annotated[int, Field(ge=1024)] = 1_000_000

@@ -28,6 +28,7 @@ from ..synthesizer import Event, Samples, Speech, SpeechStats, Synthesizer
 from .auth import Keys
 from .metrics import Metrics, Playback
 from .options import ServerOptions
+from .tracing import end_span, start_span
 from .voices import voice_aliases
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class ServedSpeech:
 class Service:
     """One synthesizer and what stands around it. Protocols use `speech`, `refuse_now`, `keys` and the read-only fields."""
 
-    def __init__(self, synthesizer: Synthesizer, options: ServerOptions) -> None:
+    def __init__(self, synthesizer: Synthesizer, options: ServerOptions, tracer: Any = None) -> None:
         self.synthesizer = synthesizer
         self.options = options
         self.keys = Keys(options.api_keys)
@@ -119,6 +120,8 @@ class Service:
         self._idle = asyncio.Event()
         self._idle.set()
         self._usual_seconds = FIRST_GUESS
+        self._tracer = tracer
+        self.load_failed = asyncio.Event()
 
     @property
     def ready(self) -> bool:
@@ -135,6 +138,7 @@ class Service:
             await self.synthesizer.start()
         except Exception:
             self.state = "failed"
+            self.load_failed.set()
             raise
         if self.state == "starting":
             self.state = "ready"
@@ -177,6 +181,7 @@ class Service:
         EngineError or CodecError come out of the iteration, and EngineError out of the block after `request_timeout` seconds.
         """
         began = time.monotonic()
+        span = start_span(self._tracer, f"speech {protocol}")
         outcome = "error"
         speech: Speech | None = None
         playback = Playback(self.metrics, protocol, self.sample_rate, began)
@@ -219,7 +224,10 @@ class Service:
             self.metrics.requests.labels(protocol, outcome).inc()
             if speech is not None:
                 self.metrics.count_work(protocol, speech.stats, self.sample_rate)
-            self._log(protocol, outcome, request, speech, playback, time.monotonic() - began, failure)
+            fields = self._fields(protocol, outcome, request, speech, playback, time.monotonic() - began, failure)
+            bad = outcome in ("error", "timeout")
+            end_span(span, {name: value for name, value in fields.items() if name != "text"}, bad)
+            log.log(logging.ERROR if bad else logging.INFO, "speech %s", outcome, extra={"fields": fields})
 
     @contextlib.asynccontextmanager
     async def _place(self, protocol: str) -> AsyncIterator[None]:
@@ -234,12 +242,12 @@ class Service:
                 await self._places.acquire()
         except TimeoutError:
             raise Overloaded(f"no place came free within {self.options.queue_timeout:g} s", self._retry_after()) from None
+        else:
+            self.active += 1
         finally:
             self.queued -= 1
             self._show()
         self.metrics.queue_wait.labels(protocol).observe(time.monotonic() - asked)
-        self.active += 1
-        self._show()
         try:
             yield
         finally:
@@ -262,7 +270,7 @@ class Service:
         """Seconds until a place should be free: how long streams have taken lately, for everybody who is in line."""
         return min(LONGEST_RETRY, max(1, math.ceil(self._usual_seconds * (self.queued + 1) / self.max_active)))
 
-    def _log(
+    def _fields(
         self,
         protocol: str,
         outcome: str,
@@ -271,7 +279,8 @@ class Service:
         playback: Playback,
         seconds: float,
         failure: BaseException | None,
-    ) -> None:
+    ) -> dict[str, Any]:
+        """What the log says about a speech that has ended."""
         fields: dict[str, Any] = {
             "protocol": protocol,
             "outcome": outcome,
@@ -293,5 +302,4 @@ class Service:
             fields["error"] = f"{type(failure).__name__}: {failure}"
         if self.options.log_text:
             fields["text"] = request.prompt
-        bad = outcome in ("error", "timeout")
-        log.log(logging.ERROR if bad else logging.INFO, "speech %s", outcome, extra={"fields": fields})
+        return fields

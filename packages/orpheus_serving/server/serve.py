@@ -1,0 +1,135 @@
+"""`orpheus-serving serve`: one process, HTTP and WebSocket on one port, gRPC on another where it is asked for.
+
+options, settings -> Service -> listen -> load behind the probes -> serve
+SIGTERM, SIGINT   -> readiness 503, new requests 503 -> running streams finish (drain_timeout) -> close, free, exit 0
+a second signal   -> exit now, streams or not
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from ..build import build
+from ..errors import OrpheusServingError
+from ..settings import Settings
+from .app import create_app
+from .logs import configure_logging
+from .options import ServerOptions
+from .service import Service
+from .tracing import open_tracer
+
+log = logging.getLogger(__name__)
+
+LAST_BYTES = 5  # seconds for what has been spoken to reach its clients, after the last stream has ended
+
+
+class ServeError(OrpheusServingError):
+    """The server could not start, or the model could not be loaded."""
+
+
+def serve(options: ServerOptions, settings: Settings) -> None:
+    """Serve until a signal comes. Raises SettingsError, CheckpointError, CodecError or ServeError where it cannot start."""
+    options.check_access()
+    configure_logging()
+    with listen(options) as listener:
+        service = Service(build(settings), options, open_tracer(options.otel_endpoint))
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(_serve(service, listener))
+
+
+@contextlib.contextmanager
+def listen(options: ServerOptions) -> Iterator[socket.socket]:
+    """The socket of the HTTP port, taken before anything slow happens. Raises ServeError."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        listener = socket.create_server((options.host, options.port), family=family, backlog=2048)
+    except OSError as error:
+        raise ServeError(f"cannot listen on {options.host}:{options.port}: {error.strerror}") from error
+    with listener:
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # ends connections whose peer is gone or reads nothing, with what waits for it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(options.stall_timeout * 1000))
+        yield listener
+
+
+def http_server(service: Service) -> uvicorn.Server:
+    """uvicorn around the application; it leaves signals to us."""
+    config = uvicorn.Config(
+        create_app(service),
+        http="httptools",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=service.options.max_connections,
+        timeout_keep_alive=75,  # longer than the idle time of common gateways, so that they close first
+        timeout_graceful_shutdown=LAST_BYTES,
+        ws_max_size=service.options.max_body,
+        ws_per_message_deflate=False,  # PCM does not get smaller
+    )
+    return _Server(config)
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # there is none for Windows
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+async def _serve(service: Service, listener: socket.socket) -> None:
+    options = service.options
+    leave, at_once = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (at_once if leave.is_set() else leave).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+
+    server = http_server(service)
+    serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    host, port = listener.getsockname()[:2]
+    log.info("listening", extra={"fields": {"host": host, "port": port, "keys": service.keys.required}})
+    grpc = None
+    if options.grpc_port is not None:
+        from .grpc import start_grpc
+
+        try:
+            grpc = await start_grpc(service, options.host, options.grpc_port)
+        except OSError as error:
+            raise ServeError(f"cannot listen on {options.host}:{options.grpc_port} for gRPC: {error}") from error
+        log.info("listening for gRPC", extra={"fields": {"host": options.host, "port": grpc.port}})
+
+    await _first(serving, leave.wait(), service.load_failed.wait())
+    if leave.is_set():
+        log.info("draining", extra={"fields": {"active": service.active, "queued": service.queued}})
+        await _first(asyncio.create_task(service.drain()), at_once.wait())
+        log.info("drained" if not service.active else "leaving streams behind", extra={"fields": {"active": service.active}})
+    if grpc is not None:
+        await grpc.stop(0 if service.active else LAST_BYTES)
+    server.should_exit = True
+    server.force_exit = at_once.is_set()
+    await serving
+    if service.load_failed.is_set():
+        raise ServeError("the model could not be loaded; the log above says why")
+
+
+async def _first(task: asyncio.Task[object], *others: object) -> None:
+    """Wait until the task or one of the coroutines is done; the coroutines are cancelled then."""
+    rest = [asyncio.ensure_future(other) for other in others]  # type: ignore[call-overload]
+    await asyncio.wait([task, *rest], return_when=asyncio.FIRST_COMPLETED)
+    for other in rest:
+        other.cancel()
