@@ -26,12 +26,8 @@ export class Waveform {
 
   draw() {
     const { canvas, utterance, position, waiting } = this;
-    const scale = devicePixelRatio || 1;
     const [width, height] = [canvas.clientWidth, canvas.clientHeight];
-    canvas.width = Math.round(width * scale);
-    canvas.height = Math.round(height * scale);
-    const pen = canvas.getContext("2d");
-    pen.scale(scale, scale);
+    const pen = cleared(canvas, width, height);
     const style = getComputedStyle(canvas);
     const colour = (name) => style.getPropertyValue(name);
     drawStrings(pen, width, height, colour("--string"), waiting && !still.matches ? performance.now() / 1000 : null);
@@ -39,18 +35,31 @@ export class Waveform {
   }
 }
 
+/** A pen in CSS pixels on an empty canvas as sharp as the screen. */
+function cleared(canvas, width, height) {
+  const scale = devicePixelRatio || 1;
+  const [wide, high] = [Math.round(width * scale), Math.round(height * scale)];
+  if (canvas.width !== wide || canvas.height !== high) Object.assign(canvas, { width: wide, height: high });
+  const pen = canvas.getContext("2d");
+  pen.setTransform(scale, 0, 0, scale, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  return pen;
+}
+
 function drawBars(pen, width, height, utterance, position, colour) {
   const bars = Math.floor(width / (BAR + GAP));
   const perBar = Math.max(SHORTEST * utterance.sampleRate, utterance.length) / bars; // samples
   const head = position / perBar;
+  const [heard, received] = [new Path2D(), new Path2D()];
   for (let bar = 0; bar < bars && bar * perBar < utterance.length; bar++) {
     const level = utterance.loudest(bar * perBar, (bar + 1) * perBar);
     const tall = Math.max(BAR, Math.sqrt(level) * (height - 8)); // the root shows soft sounds too
-    pen.fillStyle = colour(bar < head ? "--heard" : "--received");
-    pen.beginPath();
-    pen.roundRect(bar * (BAR + GAP), (height - tall) / 2, BAR, tall, BAR / 2);
-    pen.fill();
+    (bar < head ? heard : received).roundRect(bar * (BAR + GAP), (height - tall) / 2, BAR, tall, BAR / 2);
   }
+  pen.fillStyle = colour("--heard");
+  pen.fill(heard);
+  pen.fillStyle = colour("--received");
+  pen.fill(received);
   if (position > 0 && position < utterance.length) {
     pen.fillStyle = colour("--head");
     pen.fillRect(head * (BAR + GAP) - 1, 0, 2, height);
