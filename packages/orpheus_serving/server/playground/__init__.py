@@ -2,7 +2,7 @@
 
     GET /                       index.html
     GET /playground/FILE        what it loads
-    GET /v1/playground          what can be chosen: voices, emotion tags, defaults; like speech itself, with a key where keys are set
+    GET /v1/playground          what can be chosen: voices, emotion tags, defaults; needs a key where speech does
 
 The page speaks through `POST /v1/audio/speech` as any other client does. Read `static/playground.js` first.
 """
