@@ -1,12 +1,13 @@
 """From settings to a synthesizer: which checkpoint, which engine, which codec.
 
 checkpoint   the one that is named, else data/demo_voice, else random weights (noise)
-engine       the injected one where there is one, else the embedded one on the checkpoint's weights
+engine       the injected one where there is one, else the one of the settings on the checkpoint's weights
 codec        the one that is named, else the checkpoint's
 """
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import tempfile
@@ -22,6 +23,7 @@ from .synthesizer import Synthesizer
 
 log = logging.getLogger(__name__)
 
+GPU_STREAMS = 512  # streams of an engine made for GPUs, where the settings name none
 DATA = Path(__file__).parents[2] / "data"  # of a checkout; an installed copy of the package alone has none
 
 
@@ -45,17 +47,10 @@ def build(settings: Settings, data: Path = DATA, trt_llm: Mapping[str, Any] | No
         engine = BritonEngine(trt_llm["engine"], checkpoint.layout, checkpoint.prompt_text)
         slots = settings.codec_streams or (512 if device == "cuda" else 16)
     else:
-        from .engines.transformers import TransformersEngine
-
-        engine = TransformersEngine(
-            checkpoint.source,
-            checkpoint.layout,
-            device=device,
-            max_streams=settings.max_streams,
-            max_length=settings.max_length,
-            constrained=settings.constrained,
-            revision=settings.checkpoint_revision,
-        )
+        kind = settings.engine if settings.engine != "auto" else _engine_of(device)
+        if kind != "embedded" and "max_streams" not in settings.model_fields_set:
+            settings = settings.model_copy(update={"max_streams": GPU_STREAMS})
+        engine = _load_engine(kind, checkpoint, settings, device)
         slots = settings.codec_streams or 2 * settings.max_streams
     codec = load_codec(
         settings.codec or checkpoint.codec,
@@ -65,6 +60,45 @@ def build(settings: Settings, data: Path = DATA, trt_llm: Mapping[str, Any] | No
         compile=settings.compile_codec,
     )
     return Synthesizer(checkpoint, engine, codec, settings)
+
+
+def _engine_of(device: str) -> str:
+    return "vllm" if device == "cuda" and importlib.util.find_spec("vllm") else "embedded"
+
+
+def _load_engine(kind: str, checkpoint: Checkpoint, settings: Settings, device: str) -> Engine:
+    if kind == "vllm":
+        from .engines.vllm import VllmEngine
+
+        return VllmEngine(
+            checkpoint.source,
+            checkpoint.layout,
+            max_streams=settings.max_streams,
+            max_length=settings.max_length,
+            constrained=settings.constrained,
+            revision=settings.checkpoint_revision,
+        )
+    if kind == "tensorrt_llm":
+        from .engines.tensorrt_llm import TensorRtLlmEngine
+
+        return TensorRtLlmEngine(
+            checkpoint.source,
+            checkpoint.layout,
+            max_streams=settings.max_streams,
+            max_length=settings.max_length,
+            revision=settings.checkpoint_revision,
+        )
+    from .engines.transformers import TransformersEngine
+
+    return TransformersEngine(
+        checkpoint.source,
+        checkpoint.layout,
+        device=device,
+        max_streams=settings.max_streams,
+        max_length=settings.max_length,
+        constrained=settings.constrained,
+        revision=settings.checkpoint_revision,
+    )
 
 
 def default_checkpoint(data: Path) -> Path:

@@ -35,8 +35,10 @@ class Settings(BaseSettings):
     "Voice of requests that name none. Default: the checkpoint's first."
     device: Literal["auto", "cpu", "cuda"] = "auto"
     "Where the embedded engine and the codec run."
+    engine: Literal["auto", "embedded", "vllm", "tensorrt_llm"] = "auto"
+    "What runs the language model. Default: vllm where there is a GPU and vLLM is installed, else embedded."
     max_streams: Annotated[int, Field(ge=1, le=1024)] = 8
-    "Requests that the embedded engine decodes at once; others wait. The codec has twice as many slots."
+    "Requests that the engine decodes at once; others wait. Default: 8; 512 with vllm, tensorrt_llm. Codec slots: twice that."
     codec_streams: Annotated[int, Field(ge=1, le=4096)] | None = None
     "Slots of the codec where the engine is injected. Default: 16 on a CPU, 512 on a GPU."
     max_length: Annotated[int, Field(ge=64, le=131072)] = 4096
