@@ -94,6 +94,7 @@ def _load_engine(kind: str, checkpoint: Checkpoint, settings: Settings, device: 
         checkpoint.source,
         checkpoint.layout,
         device=device,
+        dtype=settings.dtype,
         max_streams=settings.max_streams,
         max_length=settings.max_length,
         constrained=settings.constrained,

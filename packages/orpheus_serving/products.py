@@ -3,9 +3,9 @@
     weight [out, in], bias [out] --product(...)--> y = f(x), x [..., in] -> y [..., out]
 
 On a CPU, torch's own product of a few rows with a wide matrix is slow: it goes to a general BLAS that reads the matrix as
-it lies in memory. oneDNN, which comes with torch, wants the matrix packed beforehand and then takes a half to a quarter of the time
-(one core of an AMD EPYC with AVX-512: [4, 2048] by [2048, 4096] 0.9 ms instead of 3.4). Weights in eight bits are
-smaller by four and that much faster again where the memory is the limit, which for one stream it is.
+it lies in memory. oneDNN, which comes with torch, wants the matrix packed beforehand and is then two to four times as fast
+(one core of an AMD EPYC with AVX-512, [4, 2048] by [2048, 4096]: 0.9 ms instead of 3.4). Weights in eight bits are smaller by
+four; for one stream, whose products wait for the memory, they are that much faster again.
 
 The operators are those that torch.compile itself generates for a CPU. Where a build of torch lacks them, the plain
 product does the same, slower.

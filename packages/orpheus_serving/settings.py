@@ -37,6 +37,8 @@ class Settings(BaseSettings):
     "Where the embedded engine and the codec run."
     engine: Literal["auto", "embedded", "vllm", "tensorrt_llm"] = "auto"
     "What runs the language model. Default: vllm where there is a GPU and vLLM is installed, else embedded."
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
+    "Precision of the embedded engine's weights. Default: int8 on a CPU (three times as fast there), bfloat16 on a GPU."
     max_streams: Annotated[int, Field(ge=1, le=1024)] = 8
     "Requests that the engine decodes at once; others wait. Default: 8; 512 with vllm, tensorrt_llm. Codec slots: twice that."
     codec_streams: Annotated[int, Field(ge=1, le=4096)] | None = None

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from orpheus_serving.engines.base import Sampling
+from orpheus_serving.engines.config import read_config
 from orpheus_serving.engines.llama import LlamaDecoder, Weights
-from orpheus_serving.engines.transformers import TransformersEngine, read_config
+from orpheus_serving.engines.transformers import TransformersEngine
 from orpheus_serving.errors import CheckpointError
 from orpheus_serving.noise_checkpoint import NOISE_LAYOUT, build_noise_lm
 from orpheus_serving.tokens import TokenLayout
@@ -44,7 +45,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def decoder(folder: Path, exact: bool = True, dtype: torch.dtype = torch.float32, int8: bool = False) -> LlamaDecoder:
     with Weights(folder) as weights:
         return LlamaDecoder(
-            AutoConfig.from_pretrained(folder),
+            read_config(folder),
             weights,
             rows=3,
             length=300,
@@ -179,6 +180,25 @@ def test_a_checkpoint_that_cannot_work_is_refused(
 ) -> None:
     with pytest.raises(CheckpointError, match=message):
         start(broken(checkpoint, tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {},
+        {"hidden_size": 96, "num_attention_heads": 4},
+        {"hidden_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": True},
+        {"rope_theta": 5e5, "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 32}},
+        {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 7.0}},
+        {"head_dim": None, "num_key_value_heads": None, "rms_norm_eps": 1e-5, "vocab_size": 9, "intermediate_size": 11},
+    ],
+)
+def test_fields_that_are_not_given_are_those_of_transformers(tmp_path: Path, raw: dict[str, Any]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(raw | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}))
+    ours, theirs = read_config(tmp_path), LlamaConfig.from_pretrained(tmp_path)
+    for name in type(ours).model_fields:
+        if name not in ("raw", "quantization_config"):
+            assert getattr(ours, name) == getattr(theirs, name), name
 
 
 def test_other_broken_folders_are_refused(checkpoint: Path, tmp_path: Path) -> None:

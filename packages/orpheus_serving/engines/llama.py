@@ -3,9 +3,9 @@
     prompt ids [T] --prefill(row)--> hidden [hidden]        one prompt, alone, into its row of the cache
     last ids [n]   --decode--------> hidden [n, hidden]     one step for the rows 0 .. n-1 together
 
-The weights are those of `LlamaForCausalLM`, and so is the arithmetic; `transformers` reads the configuration and
-computes the RoPE frequencies. The forward pass is written out here because a decode step of a small model on a CPU
-takes a few milliseconds, of which the general implementation's Python would be a large part.
+The weights are those of `LlamaForCausalLM`, and so is the arithmetic; `transformers` computes scaled RoPE frequencies. The
+forward pass is written out here because a decode step of a small model on a CPU takes a few milliseconds, of which the
+general implementation's Python would be a large part.
 
 Rows. A *row* is a place in the cache, `[row, 2 * kv_heads, position, head_dim]`: keys in the first half of the heads,
 values in the second. A step runs just the busy rows.
@@ -41,6 +41,7 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from orpheus_serving.engines.config import LlamaConfig
 from orpheus_serving.errors import CheckpointError
 from orpheus_serving.products import Product, int8_product, one_by_one, product, rows_are_alike
 
@@ -68,7 +69,7 @@ class LlamaDecoder:
 
     def __init__(
         self,
-        config: Any,
+        config: LlamaConfig,
         weights: Weights,
         *,
         rows: int,
@@ -86,10 +87,10 @@ class LlamaDecoder:
         self._alike: dict[tuple[torch.Size, bool], bool] = {}  # do rows come out alike, by shape of the weight and precision
         self.length = length
         self.device = device
-        self.heads: int = config.num_attention_heads
-        self.kv_heads: int = config.num_key_value_heads
-        self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self._eps: float = config.rms_norm_eps
+        self.heads = config.num_attention_heads
+        self.kv_heads = config.num_key_value_heads
+        self.head_dim = config.head_dim
+        self._eps = config.rms_norm_eps
 
         hidden, mlp = config.hidden_size, config.intermediate_size
         q_width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -209,23 +210,23 @@ class LlamaDecoder:
         return F.silu(gate) * up
 
 
-def rope_tables(config: Any, length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rope_tables(config: LlamaConfig, length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosines and signed sines of every position, [length, 1, head_dim] each.
 
     Llama turns the pair (i, i + head_dim / 2) of a head. With the halves swapped and the first half's sine negated
     that is one multiplication and one addition: `x * cos + swapped(x) * sin`.
     """
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    kind = config.rope_parameters.get("rope_type", "default")
+    kind = config.rope_parameters["rope_type"]
     if kind not in ROPE_TYPES:
         raise CheckpointError(f"config.json: rope_type {kind!r} is not supported; supported: {', '.join(ROPE_TYPES)}")
     if kind == "default":
-        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        frequencies = config.rope_parameters["rope_theta"] ** -(torch.arange(0, dim, 2).float() / dim)
+        frequencies = config.rope_parameters["rope_theta"] ** -(torch.arange(0, config.head_dim, 2).float() / config.head_dim)
         scale = 1.0
     else:
-        frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+        from transformers import LlamaConfig as TheirConfig
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        frequencies, scale = ROPE_INIT_FUNCTIONS[kind](TheirConfig(**config.raw), torch.device("cpu"))
     angles = torch.outer(torch.arange(length).float(), frequencies.float())[:, None]
     cos, sin = angles.cos() * scale, angles.sin() * scale
     return (

@@ -21,12 +21,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from orpheus_serving.engines.base import Sampling
+from orpheus_serving.engines.config import read_config
 from orpheus_serving.engines.llama import LlamaDecoder, Weights
 from orpheus_serving.engines.sampling import Candidates, draw
 from orpheus_serving.errors import CheckpointError, EngineError
@@ -35,7 +35,6 @@ from orpheus_serving.tokens import TokenLayout
 log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.float32}
-ARCHITECTURES = ("LlamaForCausalLM",)
 
 # What is fetched of a hub repository: nothing below its top folder, no optimizer states, no pickles.
 HUB_PATTERNS = ("*.json", "*.safetensors", "tokenizer.model")
@@ -345,27 +344,3 @@ def fetch(checkpoint: str | Path, revision: str | None) -> Path:
             f"{checkpoint}: not a folder, and not to be had from the hub (name? network? token?): {error}"
         ) from error
     return Path(path)
-
-
-def read_config(folder: Path) -> Any:
-    """The folder's `LlamaConfig`. Raises CheckpointError, naming the field, for what the decoder cannot run."""
-    from transformers import AutoConfig
-
-    if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder}: config.json is missing; is this a checkpoint in Hugging Face format?")
-    try:
-        config = AutoConfig.from_pretrained(folder)
-    except Exception as error:
-        raise CheckpointError(f"{folder}/config.json: cannot be read: {error}") from error
-    found = getattr(config, "architectures", None) or []
-    if not set(found) & set(ARCHITECTURES):
-        raise CheckpointError(
-            f"{folder}/config.json: architectures {found} are not supported by the embedded engine, "
-            f"which runs {', '.join(ARCHITECTURES)}; use another engine for this checkpoint"
-        )
-    for name, supported in (("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):
-        if getattr(config, name, supported) != supported:
-            raise CheckpointError(f"{folder}/config.json: {name} is {getattr(config, name)!r}, supported is {supported!r}")
-    if getattr(config, "quantization_config", None):
-        raise CheckpointError(f"{folder}/config.json: quantization_config is set; use the unquantised checkpoint")
-    return config

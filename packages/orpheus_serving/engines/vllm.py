@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from orpheus_serving.engines.base import Sampling
-from orpheus_serving.engines.transformers import fetch, read_config
+from orpheus_serving.engines.config import read_config
+from orpheus_serving.engines.transformers import fetch
 from orpheus_serving.errors import CheckpointError, EngineError
 from orpheus_serving.tokens import TokenLayout
 
