@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from . import check
+from .bench.cli import add_bench_command
 from .errors import OrpheusServingError
 from .training.cli import add_train_commands
 
@@ -77,6 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     check_parser.set_defaults(run=check.main)
 
     add_train_commands(commands)
+
+    add_bench_command(commands)
 
     synth = commands.add_parser("synth-checkpoint", help="write an Orpheus-shaped checkpoint of random weights, for load tests")
     synth.add_argument("folder")
