@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "dense, no noise": TINY | {"depthwise": False, "noise": False},
     "odd strides, four codebooks": TINY
     | {"decoder_rates": [7, 5, 3, 2], "encoder_rates": [2, 3, 5, 7], "vq_strides": [8, 4, 2, 1]},
+    "attention over two frames": TINY | {"attn_window_size": 8, "decoder_dim": 128, "encoder_dim": 8},
 }
 
 
@@ -40,6 +42,12 @@ class Reference:
             return x + noise[:, None].to(x.dtype) * block.linear(x)
 
         return forward
+
+    @property
+    def whole(self) -> int:
+        """`snac` decodes multiples of so many frames: whole windows of the attention, if there is any."""
+        window = self.model.attn_window_size or 1
+        return math.lcm(window, self.weights.latents_per_frame) // self.weights.latents_per_frame
 
     def frames(self, count: int, seed: int = 0) -> list[tuple[int, ...]]:
         codes = np.random.default_rng(seed).integers(0, self.weights.codes, (count, self.weights.slots))

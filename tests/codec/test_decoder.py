@@ -29,7 +29,7 @@ def stream(decoder: StreamingDecoder, frames: list[tuple[int, ...]], seed: int, 
 def test_every_config_streams_as_it_decodes_offline(any_reference: Reference) -> None:
     decoder = StreamingDecoder(any_reference.weights, slots=3)
     decoder.state.fill_(9.0)  # what a slot held before must not matter
-    for count in (1, 2, 3, 9):
+    for count in (n * any_reference.whole for n in (1, 2, 3, 9)):
         frames = any_reference.frames(count, seed=count)
         audio = stream(decoder, frames, seed=2**40 + count, slot=1)
         assert audio.shape == (count * any_reference.weights.frame_samples,)
@@ -82,6 +82,20 @@ def test_tail_midway_is_the_ending_of_what_there_is(reference: Reference) -> Non
             offline = reference.decode(frames[:n], 5)
             known = min(decoder.delay, len(offline))
             assert np.abs(tail[-known:] - offline[-known:]).max() < TOLERANCE
+
+
+@torch.inference_mode()
+def test_attention_of_a_window_that_is_cut_sees_what_there_is() -> None:
+    """`snac` cannot decode such a length at all; whole windows before it must be as they are."""
+    reference = Reference(CONFIGS["attention over two frames"])
+    decoder = StreamingDecoder(reference.weights, 1)
+    frames = reference.frames(9)
+    audio = stream(decoder, frames, 3)
+    whole = reference.decode(frames[:8], 3)
+    assert np.isfinite(audio).all()
+    assert len(audio) == 9 * 2048
+    settled = 2 * 2048  # the window of frames 6 and 7 differs at its end, and convolutions reach three frames back
+    assert np.abs(audio[:settled] - whole[:settled]).max() < TOLERANCE
 
 
 def test_the_delay_of_snac_24khz_is_as_documented() -> None:

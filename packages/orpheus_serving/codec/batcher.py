@@ -201,6 +201,8 @@ class Codec:
         """A new stream; `seed` keys the decoder's noise. Call it on an event loop; its samples arrive there."""
         if self._thread is None or self._failure:
             raise CodecError(f"the codec is not running{f': {self._failure}' if self._failure else ''}")
+        # The schedule of early audio is for a delay that is over before it is; attention in the decoder makes it longer.
+        early = early and self.decoder.delay < (max(EARLY_HOLD) - 1) * self.frame_samples
         return CodecStream(self, seed & (2**63 - 1), early)
 
     # -- any thread

@@ -28,6 +28,7 @@ from ..products import Product, product
 from .noise import noise_at
 from .weights import (
     TAPS,
+    Attention,
     Convolution,
     DecoderWeights,
     Noise,
@@ -66,6 +67,9 @@ def plan(operations: Sequence[Operation], latent_channels: int) -> tuple[list[St
                 lag += context // 2
             case Pointwise():
                 channels = op.bias.shape[0]
+            case Attention():  # a window may begin as long before an output, and end as long after it
+                context = 2 * (op.window - 1)
+                lag += op.window - 1
             case Upsample():
                 context = 1
                 channels = op.bias.shape[0] // op.stride
@@ -163,6 +167,8 @@ class StreamingDecoder:
                     x = maps[0](x) * inside
                 case Pointwise():
                     x = maps[0](x) * inside
+                case Attention():
+                    x = attend(x, op, where, end, *maps) * inside
                 case Upsample():
                     x = snake(x, op.snake)
                     x = maps[0](torch.cat([x[:, :-1], x[:, 1:]], 2))
@@ -189,6 +195,24 @@ def snake(x: Tensor, s: Snake) -> Tensor:
     return torch.addcmul(x, (s.alpha * x).sin_().square_(), s.inverse)
 
 
+def attend(x: Tensor, op: Attention, where: Tensor, end: Tensor, qkv: Product, out: Product) -> Tensor:
+    """x [B, N, C], of which the T positions `where` [B, T] get their window's attention -> [B, T, C]
+
+    N = T + 2 (window - 1): as many positions before and after. Keys outside of the stream are not seen.
+    """
+    reach, count = op.window - 1, where.shape[1]
+    keys = where[:, :1] - reach + torch.arange(x.shape[1], device=x.device)
+    heads = qkv(F.layer_norm(x, op.norm.shape, op.norm, op.norm_bias)).unflatten(2, (3, op.heads, -1))
+    cos, sin = (table[keys % op.window][:, :, None, None] for table in (op.cos, op.sin))
+    first, second = heads[:, :, :2].chunk(2, -1)
+    turned = heads[:, :, :2] * cos + torch.cat([-second, first], -1) * sin
+    q, k, v = (part.transpose(1, 2) for part in (turned[:, reach : reach + count, 0], turned[:, :, 1], heads[:, :, 2]))
+    seen = (where[:, :, None] // op.window == keys[:, None] // op.window) & ((keys >= 0) & (keys < end[:, None]))[:, None]
+    seen = seen | (where[:, :, None] == keys[:, None])  # an output outside of the stream sees itself, rather than nothing
+    attended = F.scaled_dot_product_attention(q, k, v, attn_mask=seen[:, None])
+    return x[:, reach : reach + count] + out(attended.transpose(1, 2).flatten(2))
+
+
 def _maps(op: Operation) -> tuple[Product, ...]:
     """The linear maps of an operation, [B, T, Cin] -> [B, T', Cout] each."""
     match op:
@@ -196,6 +220,8 @@ def _maps(op: Operation) -> tuple[Product, ...]:
             return (_convolution(op),)
         case Pointwise():
             return (product(op.weight, op.bias),)
+        case Attention():
+            return product(op.qkv), product(op.out)
         case Upsample():
             return (product(op.weight.t().contiguous(), op.bias),)
         case Noise():

@@ -59,7 +59,7 @@ def noise_snac(config: dict[str, Any], seed: int = 0) -> Any:
             case "Snake1d":
                 module.alpha.uniform_(0.3, 2.0, generator=generator)
                 return module(x)
-            case "Tanh":
+            case "Tanh" | "LocalMHA":
                 return module(x)
         return randomise(module, x, 1.0)
 

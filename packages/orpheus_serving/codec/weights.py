@@ -39,6 +39,23 @@ class Pointwise:
 
 
 @dataclass(frozen=True, slots=True)
+class Attention:
+    """x + attention(layer norm(x)) among the positions of one window, in heads; turned by the position in the window."""
+
+    norm: Tensor  # [C]
+    norm_bias: Tensor  # [C]
+    qkv: Tensor  # [3 C, C]
+    out: Tensor  # [C, C]
+    cos: Tensor  # [window, head size]
+    sin: Tensor  # [window, head size]
+    heads: int
+
+    @property
+    def window(self) -> int:
+        return len(self.cos)
+
+
+@dataclass(frozen=True, slots=True)
 class Snake:
     """x + sin(alpha x)^2 / (alpha + 1e-9); `inverse` holds the reciprocal, computed in float32 once."""
 
@@ -82,7 +99,7 @@ class Output:
     bias: Tensor  # [1]
 
 
-Operation = Convolution | Pointwise | Upsample | Noise | Residual | Output
+Operation = Convolution | Pointwise | Attention | Upsample | Noise | Residual | Output
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +201,7 @@ def _fetch(repository: str, revision: str | None) -> Path:
 
 @torch.no_grad()
 def fold(model: Any, dtype: torch.dtype = torch.float32) -> DecoderWeights:
-    """The decoding half of a `snac.SNAC`, weight norm folded, in `dtype`. Raises CodecError for attention in the decoder."""
-    if model.attn_window_size is not None:
-        raise CodecError(
-            f"codec config: attn_window_size {model.attn_window_size}: a decoder with attention waits for whole windows and"
-            " cannot stream; use a codec with attn_window_size null, as snac_24khz has"
-        )
+    """The decoding half of a `snac.SNAC`, weight norm folded, in `dtype`. Raises CodecError for another structure."""
     strides = [int(s) for s in model.vq_strides]
     codebooks = []
     for quantizer, slots in zip(model.quantizer.quantizers, frame_slots(strides), strict=True):
@@ -200,9 +212,11 @@ def fold(model: Any, dtype: torch.dtype = torch.float32) -> DecoderWeights:
     operations: list[Operation] = []
     layers = list(model.decoder.model)
     blocks = [m for m in layers if type(m).__name__ == "DecoderBlock"]
-    operations.extend(
-        _pointwise(module) if module.kernel_size == (1,) else _convolution(module) for module in layers[: layers.index(blocks[0])]
-    )
+    for module in layers[: layers.index(blocks[0])]:
+        if type(module).__name__ == "LocalMHA":
+            operations.append(_attention(module))
+        else:
+            operations.append(_pointwise(module) if module.kernel_size == (1,) else _convolution(module))
     for number, block in enumerate(blocks):
         operations.extend(_block(block, number))
     snake, convolution = layers[layers.index(blocks[-1]) + 1 :][:2]
@@ -255,6 +269,20 @@ def _convolution(module: Any) -> Convolution:
 def _pointwise(module: Any) -> Pointwise:
     weight, bias = _weights(module)
     return Pointwise(weight[:, :, 0].contiguous(), bias)
+
+
+def _attention(module: Any) -> Attention:
+    size = module.to_qkv.weight.shape[1] // module.heads
+    angles, _ = module.rel_pos(torch.zeros(module.window_size, size))
+    return Attention(
+        module.norm.weight.detach().clone(),
+        module.norm.bias.detach().clone(),
+        module.to_qkv.weight.detach().clone(),
+        module.to_out.weight.detach().clone(),
+        angles.cos(),
+        angles.sin(),
+        module.heads,
+    )
 
 
 def _snake(module: Any) -> Snake:
