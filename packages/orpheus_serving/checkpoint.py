@@ -94,7 +94,10 @@ class Checkpoint:
         tokenizer = self.folder / "tokenizer.json"
         if not tokenizer.is_file():
             raise CheckpointError(f"{self.source}: no tokenizer.json there; expected a Hugging Face checkpoint folder")
-        self._tokenizer = Tokenizer.from_file(str(tokenizer))
+        try:
+            self._tokenizer = Tokenizer.from_file(str(tokenizer))
+        except Exception as error:  # the library raises bare ones
+            raise CheckpointError(f"{tokenizer}: not a tokenizer: {error}") from error
         self._speech = speech
         self.name = speech.name
         self.voices = tuple(speech.voices)
