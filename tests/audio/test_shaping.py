@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,7 +19,7 @@ FADED = round(FADE * RATE)
 def shape(samples: NDArray[np.float32], cuts: list[int] | None = None) -> tuple[NDArray[np.float32], int]:
     shaper = EdgeShaper(RATE)
     edges = [0, *sorted(c % (len(samples) + 1) for c in cuts or []), len(samples)]
-    parts = [shaper.push(samples[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [shaper.push(samples[a:b]) for a, b in itertools.pairwise(edges)]
     return np.concatenate([*parts, shaper.finish()]), shaper.trimmed
 
 
