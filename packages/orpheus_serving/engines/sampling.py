@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from orpheus_serving.engines.base import Sampling
@@ -54,12 +55,17 @@ class Candidates:
 
     def logits(self, hidden: Tensor, groups: Sequence[int]) -> Tensor:
         """fp32 logits [n, width] of hidden [n, hidden], row i over group `groups[i]`."""
-        out = hidden.new_full((len(groups), self.width), float("-inf"), dtype=torch.float32)
+        if len(set(groups)) == 1:
+            return self._padded(self._products[groups[0]](hidden).float())
+        out = hidden.new_empty((len(groups), self.width), dtype=torch.float32)
         for group in set(groups):
             rows = [row for row, other in enumerate(groups) if other == group]
-            logits = self._products[group](hidden[rows])
-            out[rows, : logits.shape[1]] = logits.float()
+            out[rows] = self._padded(self._products[group](hidden[rows]).float())
         return out
+
+    def _padded(self, logits: Tensor) -> Tensor:
+        missing = self.width - logits.shape[1]
+        return F.pad(logits, (0, missing), value=float("-inf")) if missing else logits
 
     def token(self, group: int, column: int) -> int:
         if not self._constrained:
@@ -79,13 +85,13 @@ class Candidates:
         return self._layout.slot(token), self._layout.code(token)
 
 
-def draw(logits: Tensor, seen: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> list[int]:
+def draw(logits: Tensor, seen: Tensor | None, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> list[int]:
     """One column a row.
 
     `logits` [n, width] fp32 (minus infinity: cannot be drawn), `seen` [n, width] bool: columns whose ids the row has
-    had already, `uniforms`: a number in [0, 1) a row. Each row by its own `Sampling`, in the usual order: repetition
-    penalty, temperature, top-k, top-p. Top-k keeps exactly k (the lower column first among equals); top-p the shortest
-    run of best ids whose probabilities reach it.
+    had already (None where no row penalises them), `uniforms`: a number in [0, 1) a row. Each row by its own `Sampling`, in
+    the usual order: repetition penalty, temperature, top-k, top-p. Top-k keeps exactly k (the lower column first among
+    equals); top-p the shortest run of best ids whose probabilities reach it.
     """
     greedy = [s.temperature < GREEDY_BELOW for s in samplings]
     settings = torch.tensor(
@@ -103,8 +109,9 @@ def draw(logits: Tensor, seen: Tensor, samplings: Sequence[Sampling], uniforms: 
     ).to(logits.device)
     penalty, temperature, top_p, top_k, uniform = settings[:, :, None].unbind(1)
 
-    penalised = torch.where(logits < 0, logits * penalty, logits / penalty)
-    logits = torch.where(seen, penalised, logits)
+    if seen is not None:
+        penalised = torch.where(logits < 0, logits * penalty, logits / penalty)
+        logits = torch.where(seen, penalised, logits)
     ranked, columns = torch.sort(logits / temperature, descending=True, stable=True)
     ranks = torch.arange(ranked.shape[1], device=ranked.device)
     probabilities = ranked.masked_fill(ranks >= top_k, float("-inf")).softmax(-1)

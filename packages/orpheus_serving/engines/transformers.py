@@ -303,6 +303,8 @@ class TransformersEngine:
     ) -> list[int]:
         """Draw a column of its group for each row, and note it as seen."""
         logits = self._candidates.logits(hidden, groups)
+        if all(sampling.repetition_penalty == 1 for sampling in samplings):  # then nobody will ask what was seen, either
+            return draw(logits, None, samplings, uniforms)
         columns = draw(logits, self._seen[rows, groups], samplings, uniforms)
         self._seen[rows, groups, columns] = True
         return columns
