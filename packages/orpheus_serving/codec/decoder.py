@@ -219,17 +219,23 @@ def _maps(op: Operation) -> tuple[Product, ...]:
         case Convolution():
             return (_convolution(op),)
         case Pointwise():
-            return (product(op.weight, op.bias),)
+            return (matrix(op.weight, op.bias),)
         case Attention():
-            return product(op.qkv), product(op.out)
+            return matrix(op.qkv), matrix(op.out)
         case Upsample():
-            return (product(op.weight.t().contiguous(), op.bias),)
+            return (matrix(op.weight.t().contiguous(), op.bias),)
         case Noise():
-            return (product(op.weight),)
+            return (matrix(op.weight),)
         case Residual():
-            return _convolution(op.convolution), product(op.mix.weight, op.mix.bias)
+            return _convolution(op.convolution), matrix(op.mix.weight, op.mix.bias)
         case Output():
-            return (product(op.taps),)
+            return (matrix(op.taps),)
+
+
+def matrix(weight: Tensor, bias: Tensor | None = None) -> Product:
+    """A product that torch.compile can see through: its own compiler wants the plain one."""
+    packed = product(weight, bias)
+    return lambda x: F.linear(x, weight, bias) if torch.compiler.is_compiling() else packed(x)
 
 
 def _convolution(op: Convolution) -> Product:
@@ -248,5 +254,5 @@ def _convolution(op: Convolution) -> Product:
 
     if op.taps.dim() == 2:
         return depthwise
-    mix = product(op.taps.flatten(0, 1).t().contiguous(), op.bias)
+    mix = matrix(op.taps.flatten(0, 1).t().contiguous(), op.bias)
     return lambda x: mix(torch.cat(shifted(x), 2))
