@@ -194,7 +194,10 @@ $("key-form").addEventListener("submit", async (event) => {
   $("text").focus();
 });
 addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) speakNow();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault(); // on a button or in a field it would submit the form as well
+    speakNow();
+  }
   if (event.key === "Escape") stop();
 });
 
