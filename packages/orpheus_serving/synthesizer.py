@@ -352,7 +352,7 @@ class Speech:
         if last != layout.end_of_speech:
             self._cut = True
         elif not count - 1 - assembler.dropped:
-            raise EngineError(f"request {self.id}: the model ended without a sound for {text[:60]!r}")
+            raise EngineError(f"request {self.id}: the model ended without a sound for chunk {number}, {len(text)} characters")
         return count
 
     def _cap(self, text: str) -> int:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -26,7 +25,7 @@ from orpheus_serving.checkpoint import Checkpoint
 from orpheus_serving.codec import load_codec
 from orpheus_serving.engines.scripted import ScriptedEngine
 from orpheus_serving.server.options import ServerOptions
-from orpheus_serving.server.serve import http_server
+from orpheus_serving.server.serve import http_server, listen
 from orpheus_serving.server.service import Service
 from orpheus_serving.settings import Settings
 from orpheus_serving.synthesizer import Synthesizer
@@ -44,14 +43,14 @@ class LiveServer:
         self.engine = engine
         self.codec = service.synthesizer.codec
         self.loop: asyncio.AbstractEventLoop
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._socket = listen(service.options)
+        self._listener = self._socket.__enter__()
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.ws_url = f"ws://127.0.0.1:{self.port}"
         self._server = http_server(service)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._main, name="live server", daemon=True)
-        self._tasks: set[str] = set()
 
     def start(self) -> None:
         self._thread.start()
@@ -61,7 +60,7 @@ class LiveServer:
         self._server.should_exit = True
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the server did not stop"
-        self._listener.close()
+        self._socket.__exit__(None, None, None)
 
     def _main(self) -> None:
         asyncio.run(self._serve())
@@ -139,7 +138,7 @@ def serving(
     scripted = ScriptedEngine(arguments.pop("script"), layout=checkpoint.layout, list_size=7, **arguments)
     codec = load_codec(folder / "codec", max_streams=SLOTS)
     synthesizer = Synthesizer(checkpoint, scripted, codec, Settings(**(settings or {})))
-    live = LiveServer(Service(synthesizer, ServerOptions(**options)), scripted)
+    live = LiveServer(Service(synthesizer, ServerOptions(port=0, **options)), scripted)
     live.start()
     try:
         yield live

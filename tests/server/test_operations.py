@@ -1,13 +1,253 @@
-"""Probes, metrics, logs, draining: what whoever runs the server sees of it."""
+"""Probes, metrics, logs, traces, draining: what whoever runs the server sees of it."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import io
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import httpx
-from live import LiveServer
+import pytest
+from live import PATIENCE, LiveServer, serving
+
+from orpheus_serving.server import logs
+from orpheus_serving.server.logs import JsonFormatter
+
+BODY = {"input": "The secret word is xylophone.", "response_format": "pcm", "seed": 1}
+
+
+def speak(live: LiveServer, **fields: Any) -> httpx.Response:
+    return httpx.post(f"{live.url}/v1/audio/speech", json=BODY | fields)
+
+
+def value(metrics: str, name: str, **labels: str) -> float:
+    """The sum of a metric's samples with these labels."""
+    wanted = {f'{k}="{v}"' for k, v in labels.items()}
+    total = 0.0
+    for line in metrics.splitlines():
+        match = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
+        if match and match[1] == name and wanted <= set((match[2] or "").split(",")):
+            total += float(match[3])
+    return total
 
 
 def test_probes(live_server: LiveServer) -> None:
     assert httpx.get(f"{live_server.url}/health/live").json() == {"status": "live"}
-    ready = httpx.get(f"{live_server.url}/health/ready")
-    assert (ready.status_code, ready.json()["status"]) == (200, "ready")
-    assert "orpheus_active_streams 0.0" in httpx.get(f"{live_server.url}/metrics").text
+    for path in ("/health", "/health/ready"):
+        ready = httpx.get(f"{live_server.url}{path}")
+        assert (ready.status_code, ready.json()["status"]) == (200, "ready")
+
+
+def test_metrics_count_what_was_spoken(noise_folder: Path) -> None:
+    with serving(noise_folder, frames=6) as live:
+        answer = speak(live)
+        assert speak(live, voice="nobody").status_code == 400
+        live.settle()
+        text = httpx.get(f"{live.url}/metrics").text
+        seconds = len(answer.content) / 2 / 24000
+        assert value(text, "orpheus_requests_total", protocol="openai", outcome="complete") == 1
+        assert value(text, "orpheus_requests_total", protocol="openai", outcome="invalid") == 1
+        assert value(text, "orpheus_tokens_total") == 43
+        assert value(text, "orpheus_dropped_tokens_total") == 0
+        assert value(text, "orpheus_audio_seconds_total") == pytest.approx(seconds)
+        assert value(text, "orpheus_codec_frames_total") == 6
+        assert value(text, "orpheus_time_to_first_byte_seconds_count") == 1
+        assert value(text, "orpheus_time_to_first_speech_seconds_count") == 1
+        assert value(text, "orpheus_chunk_lateness_seconds_count") >= 2
+        first_byte = value(text, "orpheus_time_to_first_byte_seconds_sum")
+        assert first_byte <= value(text, "orpheus_time_to_first_speech_seconds_sum") <= first_byte + seconds
+        assert value(text, "orpheus_active_streams") == value(text, "orpheus_queued_streams") == 0
+
+
+def test_gauges_show_what_runs(noise_folder: Path) -> None:
+    with serving(noise_folder, frames=8, engine={"paced": True}) as live:
+        live.call(live.engine.advance, 4)
+        with httpx.stream("POST", f"{live.url}/v1/audio/speech", json=BODY):
+            assert value(httpx.get(f"{live.url}/metrics").text, "orpheus_active_streams") == 1
+        live.settle()
+        text = httpx.get(f"{live.url}/metrics").text
+        assert value(text, "orpheus_requests_total", outcome="cancelled") == 1
+        assert value(text, "orpheus_active_streams") == 0
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[io.StringIO]:
+    """Everything that is logged meanwhile, as the server writes it."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    handler.addFilter(lambda record: not record.name.startswith("http"))  # the test's own client
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield stream
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+def test_logs_name_requests_and_never_their_text(noise_folder: Path) -> None:
+    with logged() as stream, serving(noise_folder) as live:
+        ident = speak(live).headers["x-request-id"]
+        speak(live, voice="nobody")
+        httpx.get(f"{live.url}/v1/models?api_key=hidden")
+        httpx.get(f"{live.url}/health")
+        live.settle()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    mine = [line for line in lines if line.get("request_id") == ident]
+    assert [line["message"] for line in mine] == ["speech complete", "request"]
+    spoken, request = mine
+    assert (spoken["protocol"], spoken["outcome"], spoken["characters"]) == ("openai", "complete", len(BODY["input"]))
+    assert (request["method"], request["path"], request["status"]) == ("POST", "/v1/audio/speech", 200)
+    assert request["bytes"] > 3 * 4096
+    assert "xylophone" not in stream.getvalue()
+    assert "hidden" not in stream.getvalue()
+    assert "/health" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("engine", [{"fail_after": 7}, {"script": lambda *_: []}])
+def test_failures_are_logged_without_text_too(noise_folder: Path, engine: dict[str, Any]) -> None:
+    with logged() as stream, serving(noise_folder, frames=0, engine=engine) as live:
+        assert speak(live).status_code == 502
+        live.settle()
+    assert '"outcome": "error"' in stream.getvalue()
+    assert "xylophone" not in stream.getvalue()
+
+
+def test_text_is_logged_if_asked(noise_folder: Path) -> None:
+    with logged() as stream, serving(noise_folder, log_text=True) as live:
+        speak(live)
+        live.settle()
+    assert "xylophone" in stream.getvalue()
+
+
+def test_the_formatter_writes_one_line_whatever_is_in_it() -> None:
+    record = logging.LogRecord("x", logging.ERROR, __file__, 1, "two\nlines %s", ("\u2028",), None)
+    record.fields = {"odd": {1, 2}}
+    line = JsonFormatter().format(record)
+    assert len(line.splitlines()) == 1
+    assert json.loads(line)["message"] == "two\nlines \u2028"
+    assert logs.request_id.get() is None
+
+
+def test_a_trace_has_a_span_of_every_speech(noise_folder: Path) -> None:
+    sdk = pytest.importorskip("opentelemetry.sdk.trace")
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter").InMemorySpanExporter()
+    provider = sdk.TracerProvider()
+    provider.add_span_processor(export.SimpleSpanProcessor(memory))
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    with serving(noise_folder) as live:
+        live.service._tracer = provider.get_tracer("test")
+        headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+        httpx.post(f"{live.url}/v1/audio/speech", json=BODY, headers=headers)
+        live.settle()
+    (span,) = memory.get_finished_spans()
+    assert span.name == "speech openai"
+    assert f"{span.context.trace_id:032x}" == trace
+    assert span.attributes["speech.outcome"] == "complete"
+    assert "xylophone" not in str(span.attributes)
+
+
+def test_draining_lets_streams_finish_and_takes_no_new_ones(noise_folder: Path) -> None:
+    with serving(noise_folder, frames=8, engine={"paced": True}) as live:
+        live.call(live.engine.advance, 4)
+        with httpx.stream("POST", f"{live.url}/v1/audio/speech", json=BODY) as running:
+            drained = asyncio.run_coroutine_threadsafe(live.service.drain(), live.loop)
+            live.until(lambda: live.service.state == "draining")
+            assert httpx.get(f"{live.url}/health/ready").status_code == 503
+            assert httpx.get(f"{live.url}/v1/models/model").status_code == 503
+            assert httpx.get(f"{live.url}/health/live").status_code == 200
+            refused = speak(live)
+            assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+            assert not drained.done()
+            live.call(live.engine.advance, 20)
+            assert len(running.read()) > 4 * 2048
+        assert drained.result(PATIENCE) is True
+        live.settle()
+
+
+def test_draining_gives_up_after_its_timeout(noise_folder: Path) -> None:
+    with serving(noise_folder, frames=8, engine={"paced": True}, drain_timeout=0.1) as live:
+        live.call(live.engine.advance, 4)
+        with httpx.stream("POST", f"{live.url}/v1/audio/speech", json=BODY):
+            assert live.run(live.service.drain()) is False
+
+
+class Process:
+    """`orpheus-serving serve` as a user starts it; its log line by line."""
+
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        command = [sys.executable, "-m", "orpheus_serving.cli", "serve", "--checkpoint", str(folder), "--port", "0", *arguments]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment)
+        self.lines: list[str] = []
+
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.until('listening')['port']}"
+
+    def until(self, message: str) -> dict[str, Any]:
+        assert self.process.stderr
+        for line in self.process.stderr:
+            self.lines.append(line)
+            with contextlib.suppress(ValueError):
+                if (fields := json.loads(line))["message"] == message:
+                    return fields
+        raise AssertionError(f"it ended without {message!r}: {''.join(self.lines)}")
+
+    def end(self) -> int:
+        try:
+            _, rest = self.process.communicate(timeout=PATIENCE)
+            self.lines.append(rest)
+            return self.process.returncode
+        finally:
+            self.process.kill()
+
+
+def test_sigterm_ends_the_process_when_its_streams_have(noise_folder: Path) -> None:
+    server = Process(noise_folder)
+    try:
+        url = server.url()
+        with httpx.Client(base_url=url, timeout=30) as client:
+            while client.get("/health/ready").status_code != 200:
+                pass
+            body = BODY | {"input": "One short sentence here. " * 40, "max_tokens": 300}
+            with client.stream("POST", "/v1/audio/speech", json=body) as response:
+                pieces = response.iter_raw()
+                heard = len(next(pieces))
+                server.process.send_signal(signal.SIGTERM)
+                server.until("draining")
+                heard += sum(map(len, pieces))  # raises if the body were cut off
+            assert heard > 24000
+    finally:
+        assert server.end() == 0, "".join(server.lines)
+    assert '"drained"' in "".join(server.lines)
+
+
+def test_a_server_for_everybody_refuses_to_start_without_keys(noise_folder: Path) -> None:
+    server = Process(noise_folder, "--host", "0.0.0.0")
+    assert server.end() == 1
+    assert "ORPHEUS_SERVER_API_KEYS" in "".join(server.lines)
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_process(noise_folder: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for path in noise_folder.iterdir():
+        if path.name != "model.safetensors":
+            (broken / path.name).symlink_to(path)
+    (broken / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}")
+    server = Process(broken)
+    assert server.end() == 1
+    assert "could not be loaded" in "".join(server.lines)

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import EngineError, InvalidRequest, Overloaded
+from ..errors import EngineError, InvalidRequest, OrpheusServingError, Overloaded
 from ..request import SpeechRequest
 from ..synthesizer import Event, Samples, Speech, SpeechStats, Synthesizer
 from .auth import Keys
@@ -218,6 +218,8 @@ class Service:
                 outcome = "cancelled"
             raise
         except BaseException as error:
+            if isinstance(error, OrpheusServingError) and outcome in ("complete", "length"):  # what came is of no use
+                outcome = "error"
             failure = error
             raise
         finally:
