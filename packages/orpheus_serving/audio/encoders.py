@@ -101,10 +101,11 @@ class _Compressed:
         options = {"flush_packets": "1"} | recipe.muxer_options
         self._container: Any = av.open(self._written, "w", format=recipe.muxer, options=options)
         self._stream: Any = self._container.add_stream(recipe.codec, rate=sample_rate, options=recipe.codec_options)
-        self._stream.codec_context.layout = "mono"
-        self._stream.codec_context.format = recipe.samples
+        context: Any = self._stream.codec_context
+        context.layout = "mono"
+        context.format = recipe.samples
         if recipe.bit_rate:
-            self._stream.codec_context.bit_rate = recipe.bit_rate
+            context.bit_rate = recipe.bit_rate
         self._position = 0
 
     def encode(self, samples: NDArray[np.float32]) -> bytes:

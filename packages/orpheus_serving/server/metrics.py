@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -26,7 +27,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        by_protocol = {"labelnames": ("protocol",), "registry": self.registry}
+        by_protocol: dict[str, Any] = {"labelnames": ("protocol",), "registry": self.registry}
         self.requests = Counter(
             "orpheus_requests_total",
             "Requests by protocol and outcome: complete, length, cancelled, error, timeout, invalid, overloaded",

@@ -22,7 +22,7 @@ def voice_aliases(voices: Sequence[str]) -> dict[str, str]:
     if not voices:
         return {}
     own = {voice.lower() for voice in voices}
-    aliases = {}
+    aliases: dict[str, str] = {}
     for names, kind in ((OPENAI_WOMEN, WOMEN), (OPENAI_MEN, MEN)):
         fitting = [voice for voice in voices if voice.lower() in kind] or list(voices)
         aliases |= {name: fitting[number % len(fitting)] for number, name in enumerate(names) if name not in own}
