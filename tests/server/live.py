@@ -52,6 +52,11 @@ class LiveServer:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._main, name="live server", daemon=True)
 
+    @property
+    def connections(self) -> int:
+        """Open connections, as uvicorn counts them."""
+        return len(self._server.server_state.connections)
+
     def start(self) -> None:
         self._thread.start()
         assert self._ready.wait(PATIENCE), "the server did not start"
