@@ -70,6 +70,11 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
+def header_value(text: str) -> str:
+    """A client's text as it may stand in a header: printable ASCII, and above all no line breaks."""
+    return "".join(letter if " " <= letter <= "~" else "?" for letter in text)
+
+
 async def speech_response(synthesizer: Synthesizer, body: Any, request: Request) -> StreamingResponse:
     """The answer to a decoded JSON body. Raises HTTPException 422 (bad request, "field: reason"), 502 (failed), 499 (left)."""
     try:
@@ -82,7 +87,7 @@ async def speech_response(synthesizer: Synthesizer, body: Any, request: Request)
     return SpeechStream(
         _body(speech, first, encoder),
         media_type=encoder.content_type,
-        headers={"X-Request-Id": speech.id.encode("ascii", "replace").decode(), "X-Seed": str(speech.seed)},
+        headers={"X-Request-Id": header_value(speech.id), "X-Seed": str(speech.seed)},
     )
 
 

@@ -34,6 +34,9 @@ def test_the_request_id_and_the_seed_come_back(live_server: LiveServer) -> None:
     response = predict(live_server, request_id="call 7")
     assert (response.headers["x-request-id"], response.headers["x-seed"]) == ("call 7", "1")
     assert predict(live_server).headers["x-request-id"].startswith("req_")
+    hostile = predict(live_server, request_id="a\r\nSet-Cookie: b=1\u2028")
+    assert hostile.headers["x-request-id"] == "a??Set-Cookie: b=1?"
+    assert "set-cookie" not in hostile.headers
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 from ..audio.encoders import Format, open_encoder
 from ..audio.rate import Tempo
 from ..errors import EngineError, OrpheusServingError
-from ..http_stream import ClientLeft, until_left
+from ..http_stream import ClientLeft, header_value, until_left
 from ..request import SpeechRequest
 from ..synthesizer import Samples
 from .refusals import openai_refusal
@@ -95,7 +95,7 @@ class SpeechAnswer(Response):
         content = "text/event-stream" if self._events else self._encoding.content_type
         headers = {"content-type": content, "cache-control": "no-store", "x-seed": str(speech.seed)}
         if self._request.request_id:
-            headers["x-request-id"] = self._request.request_id.encode("ascii", "replace").decode()
+            headers["x-request-id"] = header_value(self._request.request_id)
         return [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
 
     async def _body(self, speech: ServedSpeech, first: Samples) -> AsyncIterator[bytes]:
