@@ -22,6 +22,7 @@ from pipecat.observers.base_observer import BaseObserver, FramePushed
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineWorker
 from pipecat.services.cartesia.tts import CartesiaTTSService
+from pipecat.services.elevenlabs.tts import ElevenLabsTTSService
 from pipecat.services.together.tts import TogetherTTSService
 from pipecat.services.tts_service import TextAggregationMode
 from pipecat.tests.utils import run_test
@@ -41,6 +42,11 @@ def cartesia(served: Served, voice: str = "noise", **more: Any) -> Any:
     settings = CartesiaTTSService.Settings(voice=voice)
     more = {"sample_rate": 24000} | more
     return CartesiaTTSService(api_key="none", url=served.ws_url + "/tts/websocket", settings=settings, **more)
+
+
+def elevenlabs(served: Served, voice: str = "noise", **more: Any) -> Any:
+    settings = ElevenLabsTTSService.Settings(voice=voice)
+    return ElevenLabsTTSService(api_key="none", url=served.ws_url, sample_rate=24000, settings=settings, **more)
 
 
 SERVICE = pytest.mark.parametrize("make", [together, cartesia])
@@ -82,6 +88,16 @@ async def test_an_answer_is_spoken_sentence_by_sentence(served: Served, make: An
     )
     assert not errors(up)
     assert " ".join(served.said()) == "Hello there, friend. This is the second sentence."
+    assert texts(down) == "Hello there, friend. This is the second sentence."
+
+
+async def test_elevenlabs_speaks_an_answer(served: Served) -> None:
+    served.said()
+    frames = answer("Hel", "lo there, friend. This", " is the second", " sentence.")
+    down, up = await run_test(elevenlabs(served), frames_to_send=frames)
+    assert not errors(up)
+    assert " ".join(served.said()) == "Hello there, friend. This is the second sentence."
+    assert len(audio(down)) > 10_000
     assert texts(down) == "Hello there, friend. This is the second sentence."
 
 

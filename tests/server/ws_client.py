@@ -82,7 +82,7 @@ class Client:
 
 @contextlib.contextmanager
 def client(live: LiveServer, path: str, **options: Any) -> Iterator[Client]:
-    with connect(live.ws_url + path, open_timeout=PATIENCE, max_size=None, **options) as socket:
+    with connect(live.ws_url + path, open_timeout=PATIENCE, close_timeout=1, max_size=None, **options) as socket:
         yield Client(socket)
 
 

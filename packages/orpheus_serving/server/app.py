@@ -29,7 +29,15 @@ from .service import Service
 
 log = logging.getLogger(__name__)
 
-PROTOCOLS = ("truss_routes", "openai", "playground", "websocket.orpheus_truss", "websocket.together", "websocket.cartesia")
+PROTOCOLS = (
+    "truss_routes",
+    "openai",
+    "playground",
+    "websocket.orpheus_truss",
+    "websocket.together",
+    "websocket.cartesia",
+    "websocket.elevenlabs",
+)
 
 
 def create_app(service: Service) -> FastAPI:
