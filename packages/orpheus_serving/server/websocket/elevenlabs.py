@@ -79,8 +79,8 @@ class ElevenLabs:
             raise InvalidRequest("text", "must be a string")
         if message.get("close_socket") is True:
             self._last = True
-            for context in list(self._contexts.values()):
-                self._end(context)
+            for still_open in list(self._contexts.values()):
+                self._end(still_open)
             self._leave()
             return
         context = self._contexts.get(ident)
