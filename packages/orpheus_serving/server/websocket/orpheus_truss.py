@@ -94,6 +94,7 @@ def router(service: Service) -> APIRouter:
     routes = APIRouter()
 
     @routes.websocket("/v1/websocket")
+    @routes.websocket("/v1/models/model:predict")  # what the platform's proxy makes of the former before a docker_server
     async def websocket(ws: WebSocket) -> None:
         await converse(ws, service, OrpheusTruss)
 
