@@ -128,6 +128,23 @@ def decode(codec: MelCodec, codes: np.ndarray) -> np.ndarray:
     return codec.decode(torch.from_numpy(codes.astype(np.int64))[None].to(device))[0].cpu().numpy().astype(np.float32)
 
 
+def through(codec: MelCodec, samples: np.ndarray) -> np.ndarray:
+    """[N] -> [N]: what the codec makes of a recording."""
+    padded = torch.from_numpy(np.pad(samples, (0, -len(samples) % FRAME)))
+    device = next(codec.parameters()).device
+    return decode(codec, codec.encode(padded[None].to(device))[0].cpu().numpy())[: len(samples)]
+
+
+def open_likeness(corpora: Sequence[Path], folder: Path | None) -> Likeness | None:
+    """`folder`: the checkpoint whose codec the recordings go through, if it can encode."""
+    if not corpora:
+        return None
+    if folder is None or not (folder / "mel_encoder.safetensors").exists():
+        return Likeness(corpora)
+    codec = load_codec(folder / "codec", folder / "mel_encoder.safetensors")
+    return Likeness(corpora, lambda samples: through(codec, samples))
+
+
 def speak(voice: Voice, names: Sequence[str], sentences: Sequence[str], seed: int, **sampling: float) -> list[Said]:
     """Every sentence by every voice, in one batch."""
     jobs = [(v, s) for v in names for s in sentences]
@@ -143,8 +160,7 @@ def judge_corpus(args: argparse.Namespace, recogniser: Recogniser, likeness: Lik
     for r in tqdm(index[: args.limit], desc="listen"):
         samples = audio[r.start : r.start + r.samples].astype(np.float32) / 32768
         if codec is not None:
-            padded = np.pad(samples, (0, -len(samples) % FRAME))
-            samples = decode(codec, codec.encode(torch.from_numpy(padded)[None])[0].numpy())[: len(samples)]
+            samples = through(codec, samples)
         rows.append(judge(samples, r.voice, 0, r.text, True, recogniser, likeness))
     return rows
 
@@ -171,6 +187,25 @@ def write_wav(path: Path, samples: np.ndarray) -> None:
         file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
 
 
+def draw(path: Path, sentence: str, voices: dict[str, np.ndarray]) -> None:
+    """Spectrograms of one sentence, a panel a voice."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(len(voices), 1, figsize=(7, 0.6 + 1.4 * len(voices)), sharex=True, squeeze=False)
+    for panel, (name, samples) in zip(panels[:, 0], voices.items(), strict=True):
+        panel.specgram(samples + 1e-5, NFFT=512, Fs=SAMPLE_RATE, noverlap=384, vmin=-130, vmax=-40)
+        panel.set_ylim(0, 9000)
+        panel.set_ylabel(f"{name}, Hz")
+    panels[0, 0].set_title(sentence, fontsize="medium")
+    panels[-1, 0].set_xlabel("seconds")
+    figure.tight_layout()
+    figure.savefig(path, dpi=80)
+    plt.close(figure)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", type=Path, help="folder of a voice (speech.json, model, codec/)")
     parser.add_argument("--corpus", type=Path, help="judge these recordings instead of a checkpoint")
@@ -186,6 +221,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-p", type=float, help="default: the checkpoint's")
     parser.add_argument("--limit", type=int, default=10**9)
     parser.add_argument("--wavs", type=Path, help="write the speech here")
+    parser.add_argument("--plot", type=Path, help="write spectrograms of the first sentence, every voice")
     parser.add_argument("--out", type=Path, help="JSON report: summary by voice and every utterance")
     parser.add_argument("--device", default="cpu")
 
@@ -193,7 +229,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     torch.set_num_threads(min(torch.get_num_threads(), 4))
     recogniser = Recogniser(args.recogniser, torch.get_num_threads()) if args.recogniser else None
-    likeness = Likeness(args.like) if args.like else None
+    likeness = open_likeness(args.like, args.codec or args.checkpoint)
     speed: dict[str, float] = {}
     if args.corpus:
         if recogniser is None:
@@ -203,9 +239,10 @@ def main(args: argparse.Namespace) -> None:
         voice = open_voice(args.checkpoint, args.codec and args.codec / "codec", args.device)
         said, speed = say_all(args, voice)
         rows = []
-        for i, s in enumerate(tqdm(said, desc="listen" if recogniser else "decode", disable=not (recogniser or args.wavs))):
-            if not (recogniser or args.wavs):
-                break
+        if args.plot:
+            first = {s.voice: decode(voice.codec, s.codes) for s in reversed(said) if s.text == said[0].text}
+            draw(args.plot, said[0].text, dict(sorted(first.items())))
+        for i, s in enumerate(tqdm(said, desc="listen") if recogniser or args.wavs else []):
             samples = decode(voice.codec, s.codes)
             if args.wavs:
                 write_wav(args.wavs / f"{s.voice}_{s.seed}_{i:03d}.wav", samples)

@@ -207,7 +207,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, default=5e-4, help="peak learning rate (full: try 5e-5)")
     parser.add_argument("--decay", type=float, default=0.0, help="weight decay")
     parser.add_argument("--noise", type=float, default=0.03, help="share of codes replaced at random in training")
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=8192, help="ids in a batch")
     parser.add_argument("--length", type=int, default=2048, help="longer utterances are left out")
     parser.add_argument("--warmup", type=int, default=20)

@@ -2,12 +2,14 @@
 
     wave -> log mel of the louder frames -> mean over time, shape only [100] -> nearest voice of the recordings
 
-Crude, but it tells a new voice from the ones that its model knew before, which is what is asked here.
+Crude, but it tells a new voice from the ones that its model knew before, which is what is asked here. Where the codec can
+encode, the recordings go through it first: a codec that has not heard a voice bends its spectrum, and no model can speak
+better than its codec.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,8 @@ import torch
 
 from .codec_model import FRAME, log_mel
 from .corpus import read_audio, read_index
+
+ENOUGH = 40  # recordings of a voice
 
 
 def timbre(wave: np.ndarray) -> np.ndarray:
@@ -26,16 +30,19 @@ def timbre(wave: np.ndarray) -> np.ndarray:
 
 
 class Likeness:
-    """Centroids of the voices in some corpora."""
+    """Average timbre of each voice in some corpora, `render` (the codec and back) applied to every recording."""
 
-    def __init__(self, corpora: Sequence[Path]) -> None:
+    def __init__(self, corpora: Sequence[Path], render: Callable[[np.ndarray], np.ndarray] = np.asarray) -> None:
         found: dict[str, list[np.ndarray]] = {}
         for folder in corpora:
             audio = read_audio(folder)
-            for r in read_index(folder):
-                if r.samples >= FRAME:
-                    samples = audio[r.start : r.start + r.samples].astype(np.float32) / 32768
-                    found.setdefault(r.voice, []).append(timbre(samples))
+            usable = [r for r in read_index(folder) if r.samples >= FRAME]
+            for r in np.random.default_rng(0).permutation(len(usable)):
+                recording = usable[r]
+                timbres = found.setdefault(recording.voice, [])
+                if len(timbres) < ENOUGH:
+                    samples = audio[recording.start : recording.start + recording.samples].astype(np.float32) / 32768
+                    timbres.append(timbre(render(samples)))
         self.names = sorted(found)
         self.centroids = np.stack([np.mean(found[n], axis=0) for n in self.names])
 
