@@ -262,7 +262,7 @@ def _tensors(shape: Shape, program: _Program, seed: int, device: str) -> Iterato
 
     # The first layer's inputs are embeddings, the others' a hidden state that the bans dominate: its random part is small.
     enlarge = math.sqrt(2.0 + (shape.layout.slots + 1) * BAN**2)
-    quiet = 0.2 / math.sqrt(hidden)  # what a sublayer adds has a norm of about a tenth of the embedding's
+    quiet = 0.03 / math.sqrt(hidden)  # all sublayers of the full size together add about as much as the embedding has
     for layer in range(shape.layers):
         q = matrix(shape.heads * shape.head_dim, hidden)
         k = matrix(shape.kv_heads * shape.head_dim, hidden)

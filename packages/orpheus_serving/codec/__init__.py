@@ -17,7 +17,7 @@ def load_codec(
     revision: str | None = None,
     device: str = "cpu",
     max_streams: int = 16,
-    compile: bool | None = None,
+    compile: bool = False,
 ) -> Codec:
     """A codec from a local SNAC folder or a hub repository, ready for `start`. Raises CodecError."""
     return Codec(StreamingDecoder(fold(load_snac(source, revision)), max_streams, device), compile=compile)

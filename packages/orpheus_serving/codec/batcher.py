@@ -153,12 +153,12 @@ class Codec:
         decoder: StreamingDecoder,
         *,
         max_batch: int | None = None,
-        compile: bool | None = None,
+        compile: bool = False,
     ) -> None:
         on_gpu = decoder.device.type == "cuda"
         self.decoder = decoder
         self.max_batch = max_batch or (decoder.slots if on_gpu else 1)
-        self._runner = Runner(decoder, self.max_batch, compile=on_gpu if compile is None else compile)
+        self._runner = Runner(decoder, self.max_batch, compile=compile)
         self._wake = threading.Condition()
         self._streams: dict[CodecStream, None] = {}  # with work to do, in order: the one served longest ago first
         self._free: list[int] = list(range(decoder.slots))

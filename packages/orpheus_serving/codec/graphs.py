@@ -37,7 +37,9 @@ class Runner:
         self._decoder = decoder
         self._on_gpu = decoder.device.type == "cuda"
         self._compile = compile
-        self.buckets = [1 << n for n in range((max_batch - 1).bit_length())] + [max_batch]
+        sizes = {1 << n for n in range((max_batch - 1).bit_length())} | {max_batch}
+        # Compiled code is made once, for any number of rows; but torch.compile makes code of its own for exactly one.
+        self.buckets = sorted({max(size, 2) for size in sizes} if compile else sizes)
         self._graphs: dict[tuple[str, int], _Graph] = {}
         self._stream = torch.cuda.Stream(decoder.device) if self._on_gpu else None
         self._step: Callable[[Tensor], Tensor] = decoder.step
@@ -46,15 +48,15 @@ class Runner:
     def warm_up(self) -> None:
         """Compile and capture everything that a stream can reach."""
         if self._compile:
-            self._step = torch.compile(self._decoder.step, dynamic=False)
-            self._tail = torch.compile(self._decoder.tail, dynamic=False)
+            self._step = torch.compile(self._decoder.step)
+            self._tail = torch.compile(self._decoder.tail)
         spare = self._spare_row()
         for size in self.buckets if self._on_gpu or self._compile else [1]:
             for name, function in (("step", self._step), ("tail", self._tail)):
                 if self._on_gpu:
                     self._graphs[name, size] = self._capture(function, size)
                 else:
-                    function(torch.tensor([spare] * size))
+                    function(self._rows([spare] * size))
 
     def step(self, rows: Sequence[Sequence[int]]) -> NDArray[Any]:
         """Rows as in `StreamingDecoder.step` -> samples [len(rows), frame_samples] float32"""
@@ -63,6 +65,12 @@ class Runner:
     def tail(self, rows: Sequence[Sequence[int]]) -> NDArray[Any]:
         """Rows as in `StreamingDecoder.tail` -> samples [len(rows), delay] float32"""
         return self._run("tail", self._tail, rows)
+
+    def _rows(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        tensor = torch.tensor(rows, device=self._decoder.device)
+        if self._compile:
+            torch._dynamo.mark_dynamic(tensor, 0)
+        return tensor
 
     def _spare_row(self) -> list[int]:
         row = [0] * self._decoder.row_width
@@ -74,7 +82,7 @@ class Runner:
         size = self.buckets[bisect_left(self.buckets, count)] if self._on_gpu or self._compile else count
         padded = [*rows, *[self._spare_row()] * (size - count)]
         if not self._on_gpu:
-            return function(torch.tensor(padded))[:count].float().numpy()
+            return function(self._rows(padded))[:count].float().numpy()
         captured = self._graphs[name, size]
         captured.host_rows.numpy()[:] = np.asarray(padded, dtype=np.int64)
         with torch.cuda.stream(self._stream):
@@ -87,7 +95,7 @@ class Runner:
 
     def _capture(self, function: Callable[[Tensor], Tensor], size: int) -> _Graph:
         device = self._decoder.device
-        rows = torch.tensor([self._spare_row()] * size, device=device)
+        rows = self._rows([self._spare_row()] * size)
         with torch.cuda.stream(self._stream):
             for _ in range(3):  # compile, tune, allocate
                 function(rows)

@@ -83,13 +83,13 @@ class ElevenLabs:
                 self._end(still_open)
             self._leave()
             return
-        context = self._contexts.get(ident)
-        if context is None:
+        if ident not in self._contexts:
             if not text or self._last:
                 return
             if len(self._contexts) >= MOST_CONTEXTS:
                 raise InvalidRequest("context_id", f"{MOST_CONTEXTS} of them are open, the most of one socket")
-            context = self._contexts[ident] = _Context(ident, self._service)
+            self._contexts[ident] = _Context(ident, self._service)
+        context = self._contexts[ident]
         if context.writing.ended:
             return  # closed, and still being spoken
         context.writing.write(text)
