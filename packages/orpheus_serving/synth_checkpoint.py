@@ -107,7 +107,7 @@ def build_synth_lm(
 ) -> Path:
     """Write the checkpoint, and with `codec` a random SNAC codec of the same size in `codec/`; returns the folder.
 
-    seconds: how long every utterance is, 1 to 60 (12 tokens of silence more or less in FP8). Full size: 6.6 GB.
+    seconds: how long every utterance is, 1 to 60; a frame or two more or less in FP8. Full size: 6.6 GB.
     device: where the random numbers are drawn: a GPU needs a second for what takes a CPU a minute.
     Raises ValueError for a length that cannot be marked.
     """
