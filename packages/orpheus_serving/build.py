@@ -7,6 +7,7 @@ codec        the one that is named, else the checkpoint's
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -60,6 +61,22 @@ def build(settings: Settings, data: Path = DATA, trt_llm: Mapping[str, Any] | No
         compile=settings.compile_codec,
     )
     return Synthesizer(checkpoint, engine, codec, settings)
+
+
+def build_truss(
+    config: Mapping[str, Any], data: Path, secrets: Any = None, trt_llm: Mapping[str, Any] | None = None
+) -> Synthesizer:
+    """The same from what Baseten's server hands to a Truss's class: settings are `model_metadata.orpheus` of config.yaml.
+
+    With an injected engine and no checkpoint in the settings, tokenizer and layout are those of what the engine was built from.
+    """
+    with contextlib.suppress(Exception):  # the server raises for a secret that is not set; public checkpoints need none
+        os.environ.setdefault("HF_TOKEN", secrets["hf_access_token"])  # what huggingface-hub reads
+    settings = Settings.load((config.get("model_metadata") or {}).get("orpheus"))
+    if trt_llm is not None and settings.checkpoint is None:
+        source = config["trt_llm"]["build"]["checkpoint_repository"]
+        settings = settings.model_copy(update={"checkpoint": source["repo"], "checkpoint_revision": source.get("revision")})
+    return build(settings, data, trt_llm)
 
 
 def _engine_of(device: str) -> str:

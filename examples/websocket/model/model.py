@@ -5,19 +5,16 @@ websocket   one utterance: a JSON frame, text frames, __END__; PCM frames come b
 """
 
 import asyncio
-import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
 from fastapi import WebSocket
 
-from orpheus_serving.build import build
+from orpheus_serving.build import build_truss
 from orpheus_serving.server.options import ServerOptions
 from orpheus_serving.server.service import Service
 from orpheus_serving.server.websocket.orpheus_truss import OrpheusTruss
 from orpheus_serving.server.websocket.session import converse
-from orpheus_serving.settings import Settings
 
 
 class Model:
@@ -30,15 +27,8 @@ class Model:
         self._trt_llm = trt_llm
 
     def load(self) -> None:
-        with contextlib.suppress(Exception):  # the server raises for a secret that is not set; public checkpoints need none
-            os.environ.setdefault("HF_TOKEN", self._secrets["hf_access_token"])  # what huggingface-hub reads
-        metadata = self._config.get("model_metadata") or {}
-        settings = Settings.load(metadata.get("orpheus"))
-        if self._trt_llm is not None and settings.checkpoint is None:  # tokenizer and layout of what the engine was built from
-            source = self._config["trt_llm"]["build"]["checkpoint_repository"]
-            settings = settings.model_copy(update={"checkpoint": source["repo"], "checkpoint_revision": source.get("revision")})
-        options = ServerOptions.load(metadata.get("orpheus_server"))
-        self._service = Service(build(settings, self._data, self._trt_llm), options)
+        options = ServerOptions.load((self._config.get("model_metadata") or {}).get("orpheus_server"))
+        self._service = Service(build_truss(self._config, self._data, self._secrets, self._trt_llm), options)
         asyncio.run(self._service.start())
 
     async def websocket(self, ws: WebSocket) -> None:
