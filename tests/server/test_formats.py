@@ -40,7 +40,8 @@ def decoded(name: str, data: bytes, rate: int = RATE) -> np.ndarray:
     """What PyAV makes of it, as mono floats at `rate`."""
     if name == "pcm":
         return np.frombuffer(data, "<i2").astype(np.float32) / 32767
-    with av.open(io.BytesIO(data)) as container:
+    known = "aac" if name == "aac" else None  # two bare ADTS frames are too few for libav to guess the format from
+    with av.open(io.BytesIO(data), format=known) as container:
         resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
         frames = [part for frame in container.decode(audio=0) for part in resampler.resample(frame)]
         frames += resampler.resample(None)
