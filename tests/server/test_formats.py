@@ -45,7 +45,7 @@ def decoded(name: str, data: bytes, rate: int = RATE) -> np.ndarray:
         resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
         frames = [part for frame in container.decode(audio=0) for part in resampler.resample(frame)]
         frames += resampler.resample(None)
-    return np.concatenate([frame.to_ndarray()[0] for frame in frames])
+    return np.concatenate([np.zeros(0, np.float32), *(frame.to_ndarray()[0] for frame in frames)])  # a sample may vanish
 
 
 def same_sound(audio: np.ndarray, source: np.ndarray, slack: int) -> float:
