@@ -18,6 +18,9 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from orpheus_serving.errors import CheckpointError, EngineError
+from orpheus_serving.tokens import TokenLayout
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -41,3 +44,27 @@ class Engine(Protocol):
     def generate(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> AsyncGenerator[list[int], None]:
         """Stream the token ids that follow `prompt`. See the module's promises."""
         ...
+
+
+def token_budget(prompt: Sequence[int], sampling: Sampling, *, max_length: int, vocabulary: int) -> int:
+    """How many ids a request may generate: its `max_tokens`, or what `max_length` leaves beside the prompt.
+
+    Raises EngineError for a prompt or a limit that cannot run.
+    """
+    if not 0 < len(prompt) < max_length:
+        raise EngineError(
+            f"prompt: {len(prompt)} ids, but a request holds max_length = {max_length} ids in all and the prompt "
+            f"needs 1 to {max_length - 1} of them; shorten the text or raise max_length"
+        )
+    if outside := [i for i in prompt if not 0 <= i < vocabulary]:
+        raise EngineError(f"prompt: ids {outside[:5]} are outside the vocabulary of {vocabulary}")
+    if sampling.max_tokens < 1:
+        raise EngineError(f"max_tokens: {sampling.max_tokens}, must be at least 1")
+    return min(sampling.max_tokens, max_length - len(prompt))
+
+
+def check_layout(layout: TokenLayout, vocabulary: int, checkpoint: object) -> None:
+    """Raises CheckpointError where the vocabulary has no room for the layout's ids."""
+    top = max(layout.last_code, layout.end_of_speech)
+    if top >= vocabulary:
+        raise CheckpointError(f"{checkpoint}: the token layout needs ids up to {top}, the vocabulary ends at {vocabulary - 1}")

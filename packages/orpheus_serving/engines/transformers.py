@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from orpheus_serving.engines.base import Sampling
+from orpheus_serving.engines.base import Sampling, check_layout, token_budget
 from orpheus_serving.engines.config import read_config
 from orpheus_serving.engines.llama import LlamaDecoder, Weights
 from orpheus_serving.engines.sampling import Candidates, draw
@@ -147,7 +147,8 @@ class TransformersEngine:
         """Stream the ids after `prompt`, a frame a list. Raises EngineError before running what cannot run."""
         if self._dead:
             raise EngineError(f"request {request_id}: {self._dead}")
-        request = _Request(request_id, list(prompt), sampling, self._budget(prompt, sampling), asyncio.get_running_loop())
+        budget = token_budget(prompt, sampling, max_length=self._max_length, vocabulary=self._vocabulary)
+        request = _Request(request_id, list(prompt), sampling, budget, asyncio.get_running_loop())
         with self._changed:
             self._waiting.append(request)
             self._changed.notify()
@@ -161,26 +162,10 @@ class TransformersEngine:
                 request.closed = True
                 self._changed.notify()
 
-    def _budget(self, prompt: Sequence[int], sampling: Sampling) -> int:
-        if not 0 < len(prompt) < self._max_length:
-            raise EngineError(
-                f"prompt: {len(prompt)} ids, but a row holds max_length = {self._max_length} ids in all and the prompt "
-                f"needs 1 to {self._max_length - 1} of them; shorten the text or raise max_length"
-            )
-        if outside := [i for i in prompt if not 0 <= i < self._vocabulary]:
-            raise EngineError(f"prompt: ids {outside[:5]} are outside the vocabulary of {self._vocabulary}")
-        if sampling.max_tokens < 1:
-            raise EngineError(f"max_tokens: {sampling.max_tokens}, must be at least 1")
-        return min(sampling.max_tokens, self._max_length - len(prompt))
-
     def _load(self) -> None:
         folder = fetch(self._checkpoint, self._revision)
         config = read_config(folder)
-        top = max(self._layout.last_code, self._layout.end_of_speech)
-        if top >= config.vocab_size:
-            raise CheckpointError(
-                f"{folder}: the token layout needs ids up to {top}, the vocabulary ends at {config.vocab_size - 1}"
-            )
+        check_layout(self._layout, config.vocab_size, folder)
         self._vocabulary: int = config.vocab_size
         with Weights(folder) as weights:
             decoder = LlamaDecoder(

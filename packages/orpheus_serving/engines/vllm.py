@@ -21,10 +21,10 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orpheus_serving.engines.base import Sampling
+from orpheus_serving.engines.base import Sampling, check_layout, token_budget
 from orpheus_serving.engines.config import read_config
 from orpheus_serving.engines.transformers import fetch
-from orpheus_serving.errors import CheckpointError, EngineError
+from orpheus_serving.errors import EngineError
 from orpheus_serving.tokens import TokenLayout
 
 log = logging.getLogger(__name__)
@@ -84,11 +84,7 @@ class VllmEngine:
             return
         folder = await asyncio.to_thread(fetch, self._checkpoint, self._revision)
         config = read_config(folder)
-        top = max(self._layout.last_code, self._layout.end_of_speech)
-        if top >= config.vocab_size:
-            raise CheckpointError(
-                f"{folder}: the token layout needs ids up to {top}, the vocabulary ends at {config.vocab_size - 1}"
-            )
+        check_layout(self._layout, config.vocab_size, folder)
         self._vocabulary = config.vocab_size
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         try:
@@ -149,17 +145,8 @@ class VllmEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        if not 0 < len(prompt) < self._max_length:
-            raise EngineError(
-                f"prompt: {len(prompt)} ids, but a request holds max_length = {self._max_length} ids in all and the prompt "
-                f"needs 1 to {self._max_length - 1} of them; shorten the text or raise max_length"
-            )
-        if outside := [i for i in prompt if not 0 <= i < self._vocabulary]:
-            raise EngineError(f"prompt: ids {outside[:5]} are outside the vocabulary of {self._vocabulary}")
-        if sampling.max_tokens < 1:
-            raise EngineError(f"max_tokens: {sampling.max_tokens}, must be at least 1")
         return SamplingParams(
-            max_tokens=min(sampling.max_tokens, self._max_length - len(prompt)),
+            max_tokens=token_budget(prompt, sampling, max_length=self._max_length, vocabulary=self._vocabulary),
             temperature=0.0 if sampling.temperature < GREEDY_BELOW else sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
