@@ -60,7 +60,7 @@ def test_metrics_count_what_was_spoken(noise_folder: Path) -> None:
         assert value(text, "orpheus_tokens_total") == 43
         assert value(text, "orpheus_dropped_tokens_total") == 0
         assert value(text, "orpheus_audio_seconds_total") == pytest.approx(seconds)
-        assert value(text, "orpheus_codec_frames_total") == 6
+        assert value(text, "orpheus_codec_batch_frames_sum") == 6
         assert value(text, "orpheus_time_to_first_byte_seconds_count") == 1
         assert value(text, "orpheus_time_to_first_speech_seconds_count") == 1
         assert value(text, "orpheus_chunk_lateness_seconds_count") >= 2

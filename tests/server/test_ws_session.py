@@ -155,7 +155,7 @@ def wait_until_still(live: LiveServer) -> None:
     """Until the engine has stopped taking work: as many requests as a while ago."""
     live.until(lambda: live.engine.started, "it began")
     before = -1
-    while before != (now := live.call(lambda: live.codec.decoded_frames)):
+    while before != (now := live.call(lambda: live.codec.batches.total())):
         before = now
         time.sleep(0.3)
 

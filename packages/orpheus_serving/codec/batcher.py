@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
@@ -165,8 +165,8 @@ class Codec:
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._failure: str | None = None
-        self.steps = 0
-        self.decoded_frames = 0
+        self.batches: Counter[int] = Counter()
+        "How many steps decoded so many frames; endings are not counted."
 
     @property
     def sample_rate(self) -> int:
@@ -298,8 +298,8 @@ class Codec:
         per_frame, none = weights.latents_per_frame, (0,) * weights.slots
         rows = [(slot, s.frames * per_frame, OPEN_END, s.seed, *(codes or none)) for s, slot, codes in work]
         samples = self._runner.step(rows) if is_step else self._runner.tail(rows)
-        self.steps += 1
-        self.decoded_frames += len(work) if is_step else 0
+        if is_step:
+            self.batches[len(work)] += 1
         deliveries: dict[asyncio.AbstractEventLoop, list[tuple[CodecStream, Samples | None]]] = {}
         with self._wake:
             for (stream, _, _), new in zip(work, samples, strict=True):

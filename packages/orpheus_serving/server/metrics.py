@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from ..audio.shaping import GATE, WINDOW
 from ..synthesizer import Samples, SpeechStats, Synthesizer
 
 LATENCY = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
+CODEC_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # frames
 LATENESS = (0.0, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 DURATION = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 900, 1800)
 
@@ -127,7 +128,14 @@ class _CodecCollector:
 
     def collect(self) -> Iterable[Metric]:
         codec = self._codec
-        steps = "Steps of the codec; frames per step are its batch size"
-        yield CounterMetricFamily("orpheus_codec_steps", steps, value=codec.steps)
-        yield CounterMetricFamily("orpheus_codec_frames", "Frames that the codec decoded", value=codec.decoded_frames)
+        batches = codec.batches.copy()
+        buckets = [(f"{size}.0", sum(steps for frames, steps in batches.items() if frames <= size)) for size in CODEC_BATCHES] + [
+            ("+Inf", sum(batches.values()))
+        ]
+        yield HistogramMetricFamily(
+            "orpheus_codec_batch_frames",
+            "Frames that a step of the codec decoded together",
+            buckets=buckets,
+            sum_value=sum(frames * steps for frames, steps in batches.items()),
+        )
         yield GaugeMetricFamily("orpheus_codec_free_slots", "Streams that the codec could take now", value=codec.free_slots)
