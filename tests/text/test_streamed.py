@@ -54,6 +54,8 @@ def words(text: str) -> str:
 @given(TEXTS, CUTS, st.sampled_from(["clean", "spoken"]))
 @settings(max_examples=300, deadline=None)
 @example("Hello\n\nWorld is here now.", [3], "clean")
+@example("a a a Yes. <3", [], "spoken")
+@example("a a a Yes. > 3", [], "spoken")
 def test_the_words_are_those_of_the_whole_text(text: str, cuts: list[int], level: Literal["clean", "spoken"]) -> None:
     assert words("".join(speak(text, cuts, level))) == words(normalise(text, level, TAGS))
 

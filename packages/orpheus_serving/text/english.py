@@ -519,8 +519,8 @@ RULES: list[tuple[re.Pattern[str], Say]] = [
         (r"\bw/(?=\w| )", "with "),
         (r"(?<=\b[CF])#", " sharp"),
         (r"#([A-Za-z]\w{0,63})", _hashtag),
-        (r" <=? ", " less than "),
-        (r" >=? ", " greater than "),
+        (r"(?:^| )<=? ", " less than "),
+        (r"(?<![.!?…]) >=? ", " greater than "),  # after a sentence, as at a line's start, it quotes
         (f"[{''.join(map(re.escape, _SIGNS))}]", _sign),
     )
 ]
