@@ -46,7 +46,7 @@ def build(settings: Settings, data: Path = DATA, trt_llm: Mapping[str, Any] | No
         from .engines.briton import BritonEngine
 
         engine = BritonEngine(trt_llm["engine"], checkpoint.layout, checkpoint.prompt_text)
-        slots = settings.codec_streams or (512 if device == "cuda" else 16)
+        slots = settings.codec_streams or (GPU_STREAMS if device == "cuda" else 16)
     else:
         kind = settings.engine if settings.engine != "auto" else _engine_of(device)
         if kind != "embedded" and "max_streams" not in settings.model_fields_set:

@@ -10,6 +10,7 @@ The vocabulary is as small as the formats allow: special ids, printable ASCII, t
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import string
 from collections.abc import Sequence
@@ -101,14 +102,7 @@ def build_noise_lm(
     }
     speech = {
         "name": NAME,
-        "tokens": {
-            "first_code": layout.first_code,
-            "codes_per_slot": layout.codes_per_slot,
-            "slots": layout.slots,
-            "end_of_speech": layout.end_of_speech,
-            "prompt_before": list(layout.prompt_before),
-            "prompt_after": list(layout.prompt_after),
-        },
+        "tokens": dataclasses.asdict(layout),
         "voices": {voice: {} for voice in voices},
         "prompt": {"with_voice": "{voice}: {text}", "without_voice": "{text}"},
         "tags": [],

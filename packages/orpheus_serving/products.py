@@ -23,10 +23,10 @@ from torch import Tensor
 Product = Callable[[Tensor], Tensor]
 
 
-def product(weight: Tensor, bias: Tensor | None = None, *, rows: int = 1) -> Product:
-    """The fastest product that keeps the weight's precision. `rows` is the usual number of rows of x, a hint."""
+def product(weight: Tensor, bias: Tensor | None = None) -> Product:
+    """The fastest product that keeps the weight's precision."""
     if weight.device.type == "cpu" and weight.dtype == torch.float32 and _has_packed():
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, 1)
         linear = torch.ops.mkldnn._linear_pointwise
         return lambda x: linear(x, packed, bias, "none", [], "")
     return lambda x: F.linear(x, weight, bias)

@@ -21,6 +21,7 @@ deep as Orpheus 3B ("full") or as a test needs ("tiny").
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterator
@@ -349,14 +350,7 @@ def _speech(shape: Shape) -> dict[str, Any]:
     layout = shape.layout
     return {
         "name": NAME,
-        "tokens": {
-            "first_code": layout.first_code,
-            "codes_per_slot": layout.codes_per_slot,
-            "slots": layout.slots,
-            "end_of_speech": layout.end_of_speech,
-            "prompt_before": list(layout.prompt_before),
-            "prompt_after": list(layout.prompt_after),
-        },
+        "tokens": dataclasses.asdict(layout),
         "voices": {voice: {} for voice in ORPHEUS_VOICES},
         "tags": list(ORPHEUS_TAGS),
     }
