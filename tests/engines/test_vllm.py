@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import threading
 import types
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -146,6 +147,24 @@ async def test_it_starts_again(checkpoint: Path) -> None:
         await engine.start()
         assert await read(engine, Sampling(7)) == [FRAMES[0]]
         await engine.stop()
+
+
+async def test_the_loop_turns_while_vllm_loads(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, loading, turned = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def load(args: standin.AsyncEngineArgs) -> standin.AsyncLLM:
+        loop.call_soon_threadsafe(loading.set)
+        assert turned.wait(10), "the loop stood still"
+        return standin.AsyncLLM(args)
+
+    monkeypatch.setattr(standin.AsyncLLM, "from_engine_args", load)
+    engine = VllmEngine(checkpoint, LAYOUT, max_streams=2, max_length=600)
+    starting = asyncio.create_task(engine.start())
+    await loading.wait()
+    turned.set()
+    await starting
+    assert await read(engine, Sampling(7)) == [FRAMES[0]]
+    await engine.stop()
 
 
 async def test_warm_up_fills_every_row_before_start_returns(engine: VllmEngine) -> None:

@@ -79,10 +79,21 @@ class VllmEngine:
         self._readers: set[asyncio.Task[Any]] = set()  # tasks that wait for vLLM's next output right now
 
     async def start(self) -> None:
-        """Load and warm up; the event loop is busy meanwhile. Raises CheckpointError or EngineError."""
+        """Load and warm up. Loading runs in a thread, so the loop goes on. Raises CheckpointError or EngineError."""
         if self._llm is not None:
             return
-        folder = await asyncio.to_thread(fetch, self._checkpoint, self._revision)
+        self._llm = await asyncio.to_thread(self._build)  # cancelled meanwhile, vLLM ends its process when it is collected
+        try:
+            await self._warm_up()
+        except Exception as error:
+            await self.stop()
+            raise EngineError(f"{self._checkpoint}: vLLM did not start: {error}") from error
+
+    def _build(self) -> Any:
+        """An `AsyncLLM`, whose process has loaded the model. In a thread it finds no loop, and so starts its tasks in that of the
+        first request.
+        """
+        folder = fetch(self._checkpoint, self._revision)
         config = read_config(folder)
         check_layout(self._layout, config.vocab_size, folder)
         self._vocabulary = config.vocab_size
@@ -96,10 +107,8 @@ class VllmEngine:
         if vllm.__version__ != VERSION:
             log.warning("vLLM %s is installed; this engine was written against %s", vllm.__version__, VERSION)
         try:
-            self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**self._arguments(folder)))
-            await self._warm_up()
+            return AsyncLLM.from_engine_args(AsyncEngineArgs(**self._arguments(folder)))
         except Exception as error:
-            await self.stop()
             raise EngineError(f"{folder}: vLLM did not start: {error}") from error
 
     async def stop(self) -> None:
