@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live import LiveServer
 
-from orpheus_serving.bench.load import Load, Outcome
+from orpheus_serving.bench.client import Outcome, Seen
+from orpheus_serving.bench.load import Measured
+from orpheus_serving.bench.plan import Load, Target
 from orpheus_serving.bench.report import JITTER_BUFFER, percentiles, summarise
 from orpheus_serving.cli import main
 
@@ -56,7 +58,7 @@ def test_a_stream_that_ran_dry_or_failed_is_not_real_time() -> None:
         Outcome(0.1, ttfb=0.1, audio=5.0, took=9.0, lateness=9.0),  # before the measured time
         Outcome(1.5, ttfb=0.3, audio=5.0, took=4.0, lateness=JITTER_BUFFER, counted=True),
     ]
-    row = summarise(outcomes, Load(4))
+    row = summarise(Measured(Load(4), (Seen(outcomes),), {}), Target("http://127.0.0.1"))
     assert row["requests"] == 4
     assert row["errors"] == {"status 429": 1}
     assert row["real_time_share"] == 0.5
