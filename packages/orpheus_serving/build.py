@@ -95,6 +95,16 @@ def _load_engine(kind: str, checkpoint: Checkpoint, settings: Settings, device: 
             constrained=settings.constrained,
             revision=settings.checkpoint_revision,
         )
+    if kind == "tensorrt_llm":
+        from .engines.tensorrt_llm import TensorRtLlmEngine
+
+        return TensorRtLlmEngine(
+            checkpoint.source,
+            checkpoint.layout,
+            max_streams=settings.max_streams,
+            max_length=settings.max_length,
+            revision=settings.checkpoint_revision,
+        )
     from .engines.transformers import TransformersEngine
 
     return TransformersEngine(

@@ -35,7 +35,7 @@ class Settings(BaseSettings):
     "Voice of requests that name none. Default: the checkpoint's first."
     device: Literal["auto", "cpu", "cuda"] = "auto"
     "Where the embedded engine and the codec run."
-    engine: Literal["auto", "embedded", "vllm"] = "auto"
+    engine: Literal["auto", "embedded", "vllm", "tensorrt_llm"] = "auto"
     "What runs the language model. Default: vllm where there is a GPU and vLLM is installed, else embedded."
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     "Precision of the embedded engine's weights. Default: int8 on a CPU (three times as fast there), bfloat16 on a GPU."
