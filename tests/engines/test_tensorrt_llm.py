@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 import tensorrt_llm_standin as standin
 
+from orpheus_serving.build import GPU_STREAMS, build, noise_checkpoint
 from orpheus_serving.engines.base import Sampling
 from orpheus_serving.engines.tensorrt_llm import WARM_UP_PROMPTS, TensorRtLlmEngine
 from orpheus_serving.errors import CheckpointError, EngineError
 from orpheus_serving.noise_checkpoint import NOISE_LAYOUT as LAYOUT
+from orpheus_serving.settings import Settings
 from orpheus_serving.tokens import TokenLayout
 
 PROMPT = LAYOUT.prompt_ids([50, 51, 52])
@@ -241,6 +243,14 @@ async def test_the_loop_turns_while_it_loads(checkpoint: Path, monkeypatch: pyte
     await starting
     assert len(llm().requests) == len(WARM_UP_PROMPTS)
     await engine.stop()
+
+
+async def test_the_setting_makes_it() -> None:
+    synthesizer = build(Settings(checkpoint=str(noise_checkpoint()), engine="tensorrt_llm", device="cpu", max_length=600))
+    assert isinstance(synthesizer.engine, TensorRtLlmEngine)
+    await synthesizer.engine.start()
+    await synthesizer.engine.stop()
+    assert (llm().args["max_batch_size"], llm().args["max_seq_len"]) == (GPU_STREAMS, 600)
 
 
 async def test_what_is_missing_is_named(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
