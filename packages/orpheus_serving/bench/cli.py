@@ -12,15 +12,18 @@ import argparse
 import asyncio
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from . import tables
 from .load import run_load
+from .page import limits_of, page, read_side_by_side
 from .plan import Arrival, BenchError, Load, Target, read_trace
+from .plots import panels, write_png
 from .report import Limits, summarise
 from .result import write_result
 from .search import search
@@ -69,10 +72,17 @@ def add_bench_command(commands: Any) -> None:
     what.add_argument("--real-time-limit", type=_percent, default=99.0, help="per cent of streams, likewise (default: 99)")
     what.add_argument("--gpu-price", type=_positive, help="money an hour; gives the cost of an hour of speech")
     what.add_argument("--out", type=Path, help="write the levels as JSON")
+    what.add_argument("--html", type=Path, help="write table and plots as one HTML file")
+    what.add_argument("--png", type=Path, help="write the plots as a picture (needs matplotlib)")
     what.add_argument("--name", default="serving", help="of the result, in tables and plots")
     what.add_argument("--commit", help="of the code measured, where the bench does not run in its checkout")
     bench.set_defaults(run=main)
     verbs = bench.add_subparsers(metavar="report | table")
+    report = verbs.add_parser("report", help="results side by side: a table, and plots as HTML or PNG")
+    report.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results that the bench has written")
+    report.add_argument("--html", type=Path, help="one file that needs nothing else")
+    report.add_argument("--png", type=Path, help="the plots as a picture (needs matplotlib)")
+    report.set_defaults(run=report_main)
     table = verbs.add_parser("table", help="results as tables in Markdown; in a page, between its markers")
     tables.add_table_arguments(table)
     table.set_defaults(run=tables.main)
@@ -136,7 +146,7 @@ class Bench:
         row = summarise(run_load(target, load), target, self.limits, self.gpu_price)
         self.rows.append(row)
         print(tables.progress(row), file=sys.stderr, flush=True)
-        self._write(target, load)
+        self.write(target, load)
         return row
 
     def search(self, target: Target, load: Load, most: int) -> int:
@@ -145,18 +155,18 @@ class Bench:
         highest = search(lambda level: self.measure(target, replace(load, level=level, seed=level))["holds"], start, most)
         self.found.append({"label": target.label, "arrivals": load.arrivals, "highest": highest, "from": start, "most": most})
         print(f"{target.label}: the highest level that holds is {highest or 'none'}", file=sys.stderr, flush=True)
-        self._write(target, load)
+        self.write(target, load)
         return highest
 
-    def _write(self, target: Target, load: Load) -> None:
+    def write(self, target: Target, load: Load) -> None:
         if self.out is None:
             return
         asked = {"body": target.body, "text_field": target.text_field}
         how = {name: getattr(load, name) for name in ("ramp", "utterance", "processes", "texts")}
         how["seconds"] = round(load.end - load.ramp, 2)
         settings = asked | {"load": how, "limits": asdict(self.limits), "gpu_price": self.gpu_price} | self.settings
-        more = {"searches": self.found} if self.found else {}
-        write_result(self.out, self.name, self.rows, settings=settings, commit=self.commit, **more)
+        searches = {"searches": self.found} if self.found else None
+        write_result(self.out, self.name, self.rows, settings=settings, commit=self.commit, more=searches)
 
 
 def targets_of(args: argparse.Namespace) -> list[Target]:
@@ -188,7 +198,7 @@ def loads_of(args: argparse.Namespace) -> list[Load]:
         raise BenchError("--then-poisson: goes with --search")
     levels: Sequence[float] = args.levels or ([1.0] if args.trace else [16.0] if args.search else [1.0, 4.0, 16.0])
     trace: tuple[Arrival, ...] = read_trace(args.trace) if args.trace else ()
-    arrivals = "trace" if trace else args.arrivals or "closed"
+    arrivals: Literal["closed", "poisson", "trace"] = "trace" if trace else args.arrivals or "closed"
     seconds = args.seconds or (float("inf") if trace else 20.0)
     loads = []
     for seed, level in enumerate(levels):
@@ -208,8 +218,7 @@ def main(args: argparse.Namespace) -> int:
     """Exit status 0, or 1 where no request of some level was answered."""
     targets, loads = targets_of(args), loads_of(args)
     limits = Limits(args.real_time_limit / 100, args.ttfb_limit / 1000)
-    if args.out is not None and not args.out.parent.is_dir():
-        raise BenchError(f"--out: there is no folder {args.out.parent}")
+    _check_folders(args, "out", "html", "png")
     for target in targets:
         asyncio.run(_reachable(target))
     bench = Bench(limits, args.gpu_price, args.out, args.name, args.commit)
@@ -224,10 +233,39 @@ def main(args: argparse.Namespace) -> int:
             for target in targets:
                 bench.measure(target, load)
     print(tables.terminal(bench.rows), flush=True)
+    if args.html or args.png:
+        with tempfile.TemporaryDirectory() as folder:
+            bench.out = args.out or Path(folder) / "result.json"
+            bench.write(targets[0], loads[0])
+            draw(*read_side_by_side([bench.out]), args.html, args.png)
     silent = [f"{row['label']} at {row['level']:g}" for row in bench.rows if sum(row["errors"].values()) == row["requests"]]
     if silent:
         print(f"orpheus-serving bench: no request was answered: {', '.join(silent)}", file=sys.stderr)
     return 1 if silent else 0
+
+
+def report_main(args: argparse.Namespace) -> int:
+    _check_folders(args, "html", "png")
+    results, rows = read_side_by_side(args.files)
+    print(tables.terminal(rows))
+    draw(results, rows, args.html, args.png)
+    return 0
+
+
+def draw(results: list[dict[str, Any]], rows: list[dict[str, Any]], html: Path | None, png: Path | None) -> None:
+    """Write what is asked for. Raises BenchError."""
+    if html is not None:
+        html.write_text(page(results, rows), encoding="utf-8")
+    if png is not None:
+        write_png(png, panels(rows, limits_of(results)))
+
+
+def _check_folders(args: argparse.Namespace, *names: str) -> None:
+    """Before the load, not after it."""
+    for name in names:
+        path = getattr(args, name)
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise BenchError(f"--{name}: must be a file in a folder that exists, not {path}")
 
 
 async def _reachable(target: Target) -> None:

@@ -27,6 +27,9 @@ class Limits:
     ttfb_p95: float = 0.3  # seconds
 
 
+LIMITS = Limits()
+
+
 def percentiles(values: Sequence[float]) -> dict[str, float | None]:
     """p50, p95, p99 of seconds, in milliseconds: the smallest value that so many per cent do not exceed (nearest rank)."""
     ordered = sorted(values)
@@ -37,7 +40,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float | None]:
     return row
 
 
-def summarise(measured: Measured, target: Target, limits: Limits = Limits(), gpu_price: float | None = None) -> dict[str, Any]:
+def summarise(measured: Measured, target: Target, limits: Limits = LIMITS, gpu_price: float | None = None) -> dict[str, Any]:
     """The requests that count as numbers. One that failed is not real time, and has no other numbers.
 
     gpu_price: of an hour of the GPU; gives the cost of an hour of speech in the same money.

@@ -34,7 +34,7 @@ def write_result(
     settings: Mapping[str, Any] | None = None,
     commit: str | None = None,
     hardware: Mapping[str, Any] | None = None,
-    **more: Any,
+    more: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the file, with this process' command line and machine; returns its path.
 
@@ -52,7 +52,7 @@ def write_result(
         "versions": _versions(),
         "settings": dict(settings or {}),
         "levels": [dict(level) for level in levels],
-        **more,
+        **(more or {}),
     }
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
