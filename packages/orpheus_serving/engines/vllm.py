@@ -4,7 +4,7 @@
                <- lists of ids, a frame each <--'
 
 Token ids go in and out; nothing is tokenized or detokenized. The weights and the KV cache are FP8 unless told otherwise. The
-model's part is in `vllm_model.py` (head, slots), `vllm_draw.py` (the sampler's kernel) and `vllm_scheduler.py` (frames).
+model's part is in `vllm_model.py` (head, slots), `draw_kernel.py` (the sampler's kernel) and `vllm_scheduler.py` (frames).
 With `constrained=False` the model is vLLM's own Llama and the sampler vLLM's own, over the whole vocabulary.
 
 Memory: whatever is free when the engine starts, less a reserve, is the engine's. So start the codec first.

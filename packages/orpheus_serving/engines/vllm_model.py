@@ -1,6 +1,6 @@
 """Orpheus inside vLLM's engine process: a Llama whose head is the audio ids, and a sampler that knows the frame.
 
-    hidden [rows, h] --compute_logits--> [rows, 7 * 4096 + 1, padded] --FrameSampler (vllm_draw.py)--> ids of the vocabulary
+    hidden [rows, h] --compute_logits--> [rows, 7 * 4096 + 1, padded] --FrameSampler (draw_kernel.py)--> ids of the vocabulary
 
 The embedding stays whole: text is read, only audio is said. vLLM's second model runner lets a model bring its own per-request
 state and sampler (`get_model_state_cls`, `custom_sampler`), which is all that this needs.
@@ -23,7 +23,7 @@ from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 
-from orpheus_serving.engines.vllm_draw import draw
+from orpheus_serving.engines.draw_kernel import draw
 from orpheus_serving.tokens import TokenLayout
 
 PADDING = 64  # rows of the head come in multiples of this, so that a row of logits starts on an aligned address

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 if torch.cuda.is_available():
     pytest.skip("the interpreter is for machines without a GPU", allow_module_level=True)
 
-from orpheus_serving.engines.vllm_draw import draw
+from orpheus_serving.engines.draw_kernel import draw
 from orpheus_serving.tokens import TokenLayout
 
 LAYOUT = TokenLayout(first_code=100, codes_per_slot=50, end_of_speech=7, prompt_before=(1,), prompt_after=(2,))

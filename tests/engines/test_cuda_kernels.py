@@ -1,0 +1,125 @@
+"""The kernels of a step, in Triton's interpreter, against the plainest PyTorch that says the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import interpreted  # noqa: F401  first: it makes kernels run here
+
+from orpheus_serving.engines.cuda_kernels import FP8, PAGE, attend, gate, norm, rotate
+
+KV_HEADS, GROUP, HEAD_DIM, LENGTH = 2, 3, 32, 4 * PAGE
+HEADS = KV_HEADS * GROUP
+STEP = 2.0**-3 / 2  # largest relative error of rounding to e4m3's three bits
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def close_to_fp8(rows: tuple[Tensor, Tensor], wanted: Tensor, before: float = 0.0) -> None:
+    """FP8 rows stand for `wanted`, within a rounding and an error `before` it, of a row's largest number, which stands at 448."""
+    codes, scales = rows
+    assert codes.dtype == FP8
+    assert scales.shape == (len(wanted), 1)
+    torch.testing.assert_close(scales[:, 0], wanted.abs().amax(1) / 448, rtol=1e-2, atol=1e-9)
+    error = (codes.float() * scales - wanted).abs()
+    assert bool((error <= STEP * wanted.abs() * 1.05 + scales * (2**-9 + before * 448)).all())
+
+
+class TestNorm:
+    def plain(self, x: Tensor, weight: Tensor) -> Tensor:
+        return torch.nn.functional.rms_norm(x.float(), weight.shape, weight.float(), 1e-5)
+
+    @pytest.mark.parametrize("width", [64, 96])
+    def test_normalises_the_sum_and_keeps_it(self, width: int) -> None:
+        x, delta = random(5, width).bfloat16(), random(5, width, seed=1).bfloat16()
+        weight = random(width, seed=2).bfloat16()
+        total = x.float() + delta.float()
+        rows = norm(x, delta, weight, 1e-5)
+        close_to_fp8(rows, self.plain(total, weight))
+        assert torch.equal(x, total.bfloat16())
+
+    def test_without_a_product_the_residual_stays(self) -> None:
+        x, weight = random(3, 64).bfloat16(), random(64, seed=2).bfloat16()
+        before = x.clone()
+        out, _ = norm(x, None, weight, 1e-5, fp8=False)
+        assert torch.equal(x, before)
+        torch.testing.assert_close(out.float(), self.plain(before, weight), rtol=1e-2, atol=1e-2)
+
+    def test_a_row_of_zeros_is_zeros(self) -> None:
+        out, scales = norm(torch.zeros(2, 64).bfloat16(), None, torch.ones(64).bfloat16(), 1e-5)
+        assert bool((out.float() == 0).all())
+        assert bool((scales > 0).all())
+
+
+def test_gate() -> None:
+    x = random(4, 2 * 96, seed=5).bfloat16() * 3
+    close_to_fp8(gate(x), torch.nn.functional.silu(x[:, :96].float()) * x[:, 96:].float())
+
+
+class Streams:
+    """Two places with contexts of two lengths, in pages that are not in order; a third place has what nobody may read."""
+
+    def __init__(self) -> None:
+        self.lengths = (PAGE + 17, 3 * PAGE)
+        self.tables = torch.zeros(4, LENGTH // PAGE, dtype=torch.int32)
+        self.tables[0, :2] = torch.tensor([5, 2])
+        self.tables[2, :3] = torch.tensor([7, 1, 4])
+        self.cache = torch.full((9, 2, KV_HEADS, PAGE, HEAD_DIM), float("nan")).to(FP8)  # what was never written
+        angles = torch.outer(torch.arange(LENGTH), 10000.0 ** -(torch.arange(0, HEAD_DIM, 2) / HEAD_DIM))
+        self.cos, self.sin = angles.cos().contiguous(), angles.sin().contiguous()
+        self.qkv = {p: random(n, (GROUP + 2) * KV_HEADS * HEAD_DIM, seed=p).bfloat16() for p, n in zip((0, 2), self.lengths)}
+
+    def write(self, rows: list[tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotate and store rows of (place, position): queries, places, positions."""
+        places, positions = (torch.tensor(x, dtype=torch.int32) for x in zip(*rows))
+        qkv = torch.stack([self.qkv[place][position] for place, position in rows])
+        return rotate(qkv, self.cache, self.cos, self.sin, places, positions, self.tables, GROUP), places, positions
+
+    def turned(self, place: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries [T, heads, d] and keys, and values, in fp32."""
+        heads = self.qkv[place].float().reshape(-1, HEADS + 2 * KV_HEADS, HEAD_DIM)
+        q, k, v = heads.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
+        cos, sin = self.cos[: len(heads), None], self.sin[: len(heads), None]
+
+        def turn(x: Tensor) -> Tensor:
+            low, high = x.chunk(2, dim=-1)
+            return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+
+        return turn(q), turn(k), v
+
+    def attended(self, place: int, position: int) -> Tensor:
+        """[heads * d] of one row, with keys and values as FP8 keeps them."""
+        q, k, v = self.turned(place)
+        k, v = k[: position + 1].to(FP8).float(), v[: position + 1].to(FP8).float()
+        k, v = (x.repeat_interleave(GROUP, dim=1) for x in (k, v))
+        scores = torch.einsum("hd,thd->ht", q[position], k) * HEAD_DIM**-0.5
+        return torch.einsum("ht,thd->hd", scores.softmax(-1), v).flatten()
+
+
+def test_rotated_queries_come_back_and_keys_and_values_are_in_their_pages() -> None:
+    streams = Streams()
+    rows = [(2, 0), (0, PAGE + 16), (2, 2 * PAGE + 3), (0, 5)]
+    q, _, _ = streams.write(rows)
+    factor = HEAD_DIM**-0.5 / torch.log(torch.tensor(2.0))
+    for row, (place, position) in enumerate(rows):
+        wanted_q, wanted_k, wanted_v = (x[position] for x in streams.turned(place))
+        torch.testing.assert_close(q[row].float(), wanted_q * factor, rtol=2e-3, atol=2e-3)
+        page, offset = int(streams.tables[place, position // PAGE]), position % PAGE
+        for kept, wanted in zip(streams.cache[page, :, :, offset].float(), (wanted_k, wanted_v), strict=True):
+            assert bool(((kept - wanted).abs() <= STEP * wanted.abs() * 1.01 + 2**-9).all())
+
+
+@pytest.mark.parametrize("parts", [1, 3, 5])
+def test_attention_reads_the_own_context_only_and_all_of_it(parts: int) -> None:
+    """Whatever else is in the cache, NaN included; in one part, or in more parts than there are pages."""
+    streams = Streams()
+    for place, length in zip((0, 2), streams.lengths, strict=True):
+        streams.write([(place, position) for position in range(length)])
+    rows = [(0, streams.lengths[0] - 1), (2, 0), (2, PAGE - 1), (2, PAGE), (2, streams.lengths[1] - 1)]
+    q, places, positions = streams.write(rows)
+    out = attend(q, streams.cache, places, positions, streams.tables, parts=parts)
+    close_to_fp8(out, torch.stack([streams.attended(*row) for row in rows]), before=0.01)
