@@ -80,10 +80,23 @@ def build_truss(
 
 
 def _engine_of(device: str) -> str:
-    return "vllm" if device == "cuda" and importlib.util.find_spec("vllm") else "embedded"
+    import torch
+
+    has_fp8 = device == "cuda" and torch.cuda.get_device_capability() >= (8, 9)
+    return "cuda" if has_fp8 and importlib.util.find_spec("triton") else "embedded"
 
 
 def _load_engine(kind: str, checkpoint: Checkpoint, settings: Settings, device: str) -> Engine:
+    if kind == "cuda":
+        from .engines.cuda import CudaEngine
+
+        return CudaEngine(
+            checkpoint.source,
+            checkpoint.layout,
+            max_streams=settings.max_streams,
+            max_length=settings.max_length,
+            revision=settings.checkpoint_revision,
+        )
     if kind == "vllm":
         from .engines.vllm import VllmEngine
 

@@ -35,12 +35,12 @@ class Settings(BaseSettings):
     "Voice of requests that name none. Default: the checkpoint's first."
     device: Literal["auto", "cpu", "cuda"] = "auto"
     "Where the embedded engine and the codec run."
-    engine: Literal["auto", "embedded", "vllm", "tensorrt_llm"] = "auto"
-    "What runs the language model. Default: vllm where there is a GPU and vLLM is installed, else embedded."
+    engine: Literal["auto", "embedded", "cuda", "vllm", "tensorrt_llm"] = "auto"
+    "What runs the language model. Default: cuda where there is a GPU with FP8 (Ada, Hopper, newer), else embedded."
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     "Precision of the embedded engine's weights. Default: int8 on a CPU (three times as fast there), bfloat16 on a GPU."
     max_streams: Annotated[int, Field(ge=1, le=1024)] = 4
-    "Requests that the engine decodes at once; others wait. Default: 4, what two CPU cores keep in real time; 512 with vllm."
+    "Requests that the engine decodes at once; others wait. Default: 4, what two CPU cores keep in real time; 512 with an engine made for GPUs."
     codec_streams: Annotated[int, Field(ge=1, le=4096)] | None = None
     "Slots of the codec where the engine is injected. Default: 16 on a CPU, 512 on a GPU."
     max_length: Annotated[int, Field(ge=64, le=131072)] = 4096
