@@ -7,11 +7,7 @@ import contextlib
 import io
 import json
 import logging
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from live import PATIENCE, LiveServer, serving
+from process import Process
 
 from orpheus_serving.server import logs
 from orpheus_serving.server.logs import JsonFormatter
@@ -186,38 +183,8 @@ def test_draining_gives_up_after_its_timeout(noise_folder: Path) -> None:
             assert live.run(live.service.drain()) is False
 
 
-class Process:
-    """`orpheus-serving serve` as a user starts it; its log line by line."""
-
-    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
-        command = [sys.executable, "-m", "orpheus_serving.cli", "serve", "--checkpoint", str(folder), "--port", "0", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment)
-        self.lines: list[str] = []
-
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.until('listening')['port']}"
-
-    def until(self, message: str) -> dict[str, Any]:
-        assert self.process.stderr
-        for line in self.process.stderr:
-            self.lines.append(line)
-            with contextlib.suppress(ValueError):
-                if (fields := json.loads(line))["message"] == message:
-                    return fields
-        raise AssertionError(f"it ended without {message!r}: {''.join(self.lines)}")
-
-    def end(self) -> int:
-        try:
-            _, rest = self.process.communicate(timeout=PATIENCE)
-            self.lines.append(rest)
-            return self.process.returncode
-        finally:
-            self.process.kill()
-
-
 def test_sigterm_ends_the_process_when_its_streams_have(noise_folder: Path) -> None:
-    server = Process(noise_folder)
-    try:
+    with Process.serve(noise_folder) as server:
         url = server.url()
         with httpx.Client(base_url=url, timeout=30) as client:
             while client.get("/health/ready").status_code != 200:
@@ -226,17 +193,16 @@ def test_sigterm_ends_the_process_when_its_streams_have(noise_folder: Path) -> N
             with client.stream("POST", "/v1/audio/speech", json=body) as response:
                 pieces = response.iter_raw()
                 heard = len(next(pieces))
-                server.process.send_signal(signal.SIGTERM)
+                server.terminate()
                 server.until("draining")
                 heard += sum(map(len, pieces))  # raises if the body were cut off
             assert heard > 24000
-    finally:
         assert server.end() == 0, "".join(server.lines)
     assert '"drained"' in "".join(server.lines)
 
 
 def test_a_server_for_everybody_refuses_to_start_without_keys(noise_folder: Path) -> None:
-    server = Process(noise_folder, "--host", "0.0.0.0")
+    server = Process.serve(noise_folder, "--host", "0.0.0.0")
     assert server.end() == 1
     assert "ORPHEUS_SERVER_API_KEYS" in "".join(server.lines)
 
@@ -248,6 +214,6 @@ def test_a_model_that_cannot_be_loaded_ends_the_process(noise_folder: Path, tmp_
         if path.name != "model.safetensors":
             (broken / path.name).symlink_to(path)
     (broken / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}")
-    server = Process(broken)
+    server = Process.serve(broken)
     assert server.end() == 1
     assert "could not be loaded" in "".join(server.lines)

@@ -37,6 +37,7 @@ State = Literal["starting", "ready", "draining", "stopped", "failed"]
 
 LONGEST_RETRY = 60  # seconds; openai-python ignores a longer Retry-After
 FIRST_GUESS = 5.0  # seconds of a stream, before one has ended
+REFUSAL_PAUSE = 0.002  # seconds; a refusal costs up to half of it, so most of a core is left whatever comes
 
 
 class ServedSpeech:
@@ -101,7 +102,7 @@ class ServedSpeech:
 
 
 class Service:
-    """One synthesizer and what stands around it. Protocols use `speech`, `refuse_now`, `keys` and the read-only fields."""
+    """One synthesizer and what stands around it. Protocols use `speech`, `refusal`, `keys` and the read-only fields."""
 
     def __init__(self, synthesizer: Synthesizer, options: ServerOptions, tracer: Any = None) -> None:
         self.synthesizer = synthesizer
@@ -117,11 +118,13 @@ class Service:
         self.active = 0
         self.queued = 0
         self._places = asyncio.Semaphore(self.max_active)
+        self._door = asyncio.Lock()
         self._idle = asyncio.Event()
         self._idle.set()
         self._usual_seconds = FIRST_GUESS
         self._tracer = tracer
-        self.load_failed = asyncio.Event()
+        self.loaded = asyncio.Event()
+        "Loading is over: the state says how it went."
 
     @property
     def ready(self) -> bool:
@@ -138,8 +141,9 @@ class Service:
             await self.synthesizer.start()
         except Exception:
             self.state = "failed"
-            self.load_failed.set()
             raise
+        finally:
+            self.loaded.set()
         if self.state == "starting":
             self.state = "ready"
 
@@ -158,8 +162,19 @@ class Service:
         self.state = "stopped"
         await self.synthesizer.stop()
 
-    def refuse_now(self) -> Overloaded | None:
-        """Why a stream that asked now would be refused, if it would."""
+    async def refusal(self) -> Overloaded | None:
+        """Why a stream that asks now is refused, at once, if it is.
+
+        Refusals leave one by one, REFUSAL_PAUSE apart. They are work too: a flood of them, each answered as soon as it can be,
+        would take the event loop and the interpreter from the streams that run.
+        """
+        refused = self._full()
+        if refused:
+            async with self._door:
+                await asyncio.sleep(REFUSAL_PAUSE)
+        return refused
+
+    def _full(self) -> Overloaded | None:
         if not self.ready:
             return Overloaded(f"the server is {self.state}", 5, status=503)
         if self.active + self.queued >= self.max_active + self.max_queued:
@@ -187,6 +202,8 @@ class Service:
         playback = Playback(self.metrics, protocol, self.sample_rate, began)
         failure: BaseException | None = None
         try:
+            if refused := await self.refusal():
+                raise refused
             request = request.model_copy(update={"voice": self.voice(request.voice)})
             speech = self.synthesizer.speak(request, text)
             async with self._place(protocol):
@@ -234,8 +251,6 @@ class Service:
     @contextlib.asynccontextmanager
     async def _place(self, protocol: str) -> AsyncIterator[None]:
         """One of the places, at once or after a wait in line. Raises Overloaded."""
-        if refused := self.refuse_now():
-            raise refused
         asked = time.monotonic()
         self.queued += 1
         self._show()

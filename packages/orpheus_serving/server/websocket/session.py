@@ -180,7 +180,7 @@ async def converse(ws: WebSocket, service: Service, dialogue: Callable[[Connecti
     A socket that somebody else has accepted already, as the Truss server does, is closed with 1013 instead.
     """
     accepted = ws.application_state is WebSocketState.CONNECTED
-    if refused := service.refuse_now():
+    if refused := await service.refusal():
         if accepted:
             await ws.close(TRY_LATER, str(refused))
             return
