@@ -88,11 +88,11 @@ def main() -> None:
         for level in args.levels:
             bench.measure(target, replace(load, level=level, seed=level))
         for level in args.poisson:
-            bench.measure(target, replace(load, arrivals="poisson", level=level, seed=level))
+            bench.poisson(target, load, level)
         if args.search:
             highest = bench.search(target, replace(load, level=args.search), most=1024)
             if level := int(highest * args.then_poisson / 100):
-                bench.measure(target, replace(load, arrivals="poisson", level=level, seed=level))
+                bench.poisson(target, load, level)
     print(terminal(bench.rows), flush=True)
 
 

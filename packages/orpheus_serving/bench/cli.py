@@ -62,7 +62,9 @@ def add_bench_command(commands: Any) -> None:
     )
     load.add_argument("--seconds", type=_positive, help="measured time of a level (default: 20; of --trace: to its end)")
     load.add_argument("--ramp", type=_not_negative, default=10.0, help="seconds before that, not counted (default: 10)")
-    load.add_argument("--utterance", type=_positive, default=10.0, help="mean seconds of audio of a request, for poisson")
+    load.add_argument(
+        "--utterance", type=_positive, default=7.0, help="mean seconds of audio of a request, for poisson (default: 7)"
+    )
     load.add_argument("--processes", type=_count, default=4, help="client processes (default: 4)")
     load.add_argument(
         "--texts", nargs="+", choices=tuple(LENGTHS), default=list(LENGTHS), help="lengths of what is spoken, mixed"
@@ -151,12 +153,24 @@ class Bench:
 
     def search(self, target: Target, load: Load, most: int) -> int:
         """The highest level at which the load holds, from its own on; 0 where none did."""
+
+        def holds(level: int) -> bool:
+            known = [
+                row for row in self.rows if (row["label"], row["arrivals"], row["level"]) == (target.label, load.arrivals, level)
+            ]
+            return (known[-1] if known else self.measure(target, replace(load, level=level, seed=level)))["holds"]
+
         start = int(load.level)
-        highest = search(lambda level: self.measure(target, replace(load, level=level, seed=level))["holds"], start, most)
+        highest = search(holds, start, most)
         self.found.append({"label": target.label, "arrivals": load.arrivals, "highest": highest, "from": start, "most": most})
         print(f"{target.label}: the highest level that holds is {highest or 'none'}", file=sys.stderr, flush=True)
         self.write(target, load)
         return highest
+
+    def poisson(self, target: Target, load: Load, level: int) -> None:
+        """Poisson arrivals. What a Poisson level means depends on the length of a request: it is that of the last row."""
+        utterance = self.rows[-1]["audio_s"] if self.rows and self.rows[-1]["audio_s"] else load.utterance
+        self.measure(target, replace(load, arrivals="poisson", level=level, seed=level, utterance=utterance))
 
     def write(self, target: Target, load: Load) -> None:
         if self.out is None:
@@ -226,8 +240,7 @@ def main(args: argparse.Namespace) -> int:
         for target in targets:
             highest = bench.search(target, loads[0], args.most)
             if args.then_poisson and highest:
-                level = max(1, int(highest * args.then_poisson / 100))
-                bench.measure(target, replace(loads[0], arrivals="poisson", level=level, seed=level))
+                bench.poisson(target, loads[0], max(1, int(highest * args.then_poisson / 100)))
     else:
         for load in loads:
             for target in targets:

@@ -78,6 +78,9 @@ class _Client:
 
     async def run(self) -> Seen:
         self._session = open_session(self._target)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._target.timeout):
+                await self._session.warm(self._load.connections)
         gc.collect()
         gc.freeze()  # what is imported need not be looked through while times are taken
         self._pipe.send("ready")

@@ -42,7 +42,7 @@ def run_load(target: Target, load: Load) -> Measured:
             pipes.append(ours)
             processes.append(process)
         for pipe in pipes:
-            _receive(pipe, START)
+            _receive(pipe, START + target.timeout)
         with Watch() as watch:
             began = time.monotonic() + 0.05
             for pipe in pipes:

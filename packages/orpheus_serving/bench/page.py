@@ -29,7 +29,7 @@ MEANINGS = {
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8886; }
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 84rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid var(--line); } th { vertical-align: bottom; }

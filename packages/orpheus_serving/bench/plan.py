@@ -9,7 +9,9 @@ The moments of an open loop are drawn before the load and counted from: a reques
 
 from __future__ import annotations
 
+import bisect
 import json
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -88,6 +90,17 @@ class Load:
     def clients(self) -> int:
         """Client processes that have something to do."""
         return max(1, min(self.processes, int(self.level)) if self.arrivals != "trace" else self.processes)
+
+    @property
+    def connections(self) -> int:
+        """That a process opens before the load, so that hardly a request has to: with a margin in an open loop."""
+        if self.arrivals == "closed":
+            return math.ceil(self.level / self.clients)
+        if self.arrivals == "poisson":
+            return math.ceil(1.2 * self.level / self.clients) + 2
+        moments = [arrival.at / self.level for arrival in self.trace]
+        together = max(bisect.bisect(moments, at + self.utterance) - i for i, at in enumerate(moments))
+        return math.ceil(together / self.clients) + 2
 
 
 def open_loop(load: Load) -> Iterator[Arrival]:

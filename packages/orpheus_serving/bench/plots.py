@@ -20,7 +20,7 @@ Point = tuple[float, float]
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # told apart with any kind of colour vision
 MARKS = ("o", "s", "^", "D", "v", "P")
-ARRIVALS = {"closed": "", "poisson": ", Poisson", "trace": ", trace"}
+ARRIVALS = {"closed": "closed loop", "poisson": "Poisson", "trace": "trace"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Panel:
 def panels(rows: Sequence[Row], limits: Limits = LIMITS) -> list[Panel]:
     """What there are numbers for; each panel over the level."""
     keys = list(dict.fromkeys((row["label"], row["arrivals"]) for row in rows))
+    several = len({label for label, _ in keys}) > 1
 
     def lines(value: Callable[[Row], float | None], suffix: str = "", dashed: bool = False) -> tuple[Line, ...]:
         found = []
@@ -52,13 +53,14 @@ def panels(rows: Sequence[Row], limits: Limits = LIMITS) -> list[Panel]:
             mine = [row for row in rows if (row["label"], row["arrivals"]) == (label, arrivals)]
             points = sorted((float(row["level"]), float(y)) for row in mine if (y := value(row)) is not None)
             if points:
-                found.append(Line(f"{label}{ARRIVALS[arrivals]}{suffix}", number, tuple(points), dashed))
+                name = f"{label}, {ARRIVALS[arrivals]}" if several else ARRIVALS[arrivals]
+                found.append(Line(name + suffix, number, tuple(points), dashed))
         return tuple(found)
 
     def here(row: Row, name: str) -> float | None:
         return row["machine"].get(name) if row["machine"].get("is_server", True) else None
 
-    both = lines(lambda row: row["ttfb_ms"]["p95"], " p95") + lines(lambda row: row["ttfb_ms"]["p50"], " p50", dashed=True)
+    both = lines(lambda row: row["ttfb_ms"]["p95"], ", p95") + lines(lambda row: row["ttfb_ms"]["p50"], ", p50", dashed=True)
     made = [
         Panel("Time to first byte, ms", both, log=True, limit=1000 * limits.ttfb_p95),
         Panel("Time to first speech, p95, ms", lines(lambda row: row["first_speech_ms"]["p95"]), log=True),
@@ -83,7 +85,7 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 12, 28, 36
 
 
 def svg(panel: Panel) -> str:
-    """One panel, without a font, a style or an address from elsewhere. The text takes the colour of the page."""
+    """One panel, to stand in an HTML page, whose colour the text takes."""
     xs = [x for line in panel.lines for x, _ in line.points]
     ys = [y for line in panel.lines for _, y in line.points] + ([panel.limit] if panel.limit is not None else [])
     x_ticks = _ticks(max(xs))
@@ -120,7 +122,7 @@ def svg(panel: Panel) -> str:
             parts.append(f'<g fill="{colour}" transform="translate({x:.1f} {y:.1f})">{said}{_mark(line.series)}</g>')
     described = "; ".join(f"{line.name}: " + ", ".join(f"{x:g}: {y:g}" for x, y in line.points) for line in panel.lines)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" font-family="sans-serif" '
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" font-family="sans-serif" '
         f'font-size="12" fill="currentColor" aria-label="{escape(panel.title)}. {escape(described)}">{"".join(parts)}</svg>'
     )
 

@@ -58,6 +58,7 @@ def summarise(measured: Measured, target: Target, limits: Limits = LIMITS, gpu_p
         "seconds": round(window, 2),
         "requests": len(counted),
         "requests_per_s": round(len(counted) / window, 2),
+        "playing": round(sum(o.audio for o in good) / window, 1),
         "errors": dict(Counter(o.error for o in counted if o.error is not None)),
         "ttfb_ms": percentiles([o.ttfb for o in good if o.ttfb is not None]),
         "first_speech_ms": percentiles([o.first_speech for o in good if o.first_speech is not None]),
@@ -83,7 +84,7 @@ def misses(row: Mapping[str, Any], limits: Limits) -> list[str]:
     """What keeps a level from holding; empty where it holds."""
     found = []
     if not row["requests"]:
-        found.append("no request was due in the measured time")
+        found.append("no request was due in the measured time; longer --seconds")
     elif row["real_time_share"] < limits.real_time_share:
         found.append(f"{100 * row['real_time_share']:.1f} % real time, not {100 * limits.real_time_share:g} %")
     p95 = row["ttfb_ms"]["p95"]

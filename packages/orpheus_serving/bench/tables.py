@@ -18,7 +18,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .plan import BenchError
 from .result import read_result
@@ -156,10 +156,19 @@ def _plain(value: Any) -> str:
 BLOCK = re.compile(r"(?P<begin><!-- bench table (?P<arguments>[^\n]*?) -->\n)(?P<table>.*?)(?P<end><!-- /bench table -->)", re.S)
 
 
-def add_table_arguments(parser: argparse.ArgumentParser) -> None:
+class _Marker(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="results that the bench has written")
     parser.add_argument("--columns", nargs="+", default=[], metavar="NAME", help=f"some of {', '.join(COLUMNS)}")
     parser.add_argument("--no-caption", action="store_true", help="leave out the line that says where the numbers are from")
+
+
+def add_table_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_what(parser)
     parser.add_argument("--update", type=Path, metavar="PAGE", help="rewrite the tables of a Markdown page, between its markers")
     parser.add_argument("--check", type=Path, metavar="PAGE", help="fail where a page is not what --update would make of it")
 
@@ -188,13 +197,13 @@ def main(args: argparse.Namespace) -> int:
 
 def rewritten(text: str, page: Path) -> str:
     """The text of a page with its tables made anew. Raises BenchError where it has no markers."""
-    parser = argparse.ArgumentParser(prog=f"{page}: bench table", add_help=False, exit_on_error=False)
-    add_table_arguments(parser)
+    parser = _Marker(add_help=False)
+    _add_what(parser)
 
     def block(match: re.Match[str]) -> str:
         try:
             args = parser.parse_args(shlex.split(match["arguments"]))
-        except (argparse.ArgumentError, ValueError) as error:
+        except ValueError as error:
             raise BenchError(f"{page}: <!-- bench table {match['arguments']} -->: {error}") from error
         return f"{match['begin']}{_tables(args, page.parent)}\n{match['end']}"
 

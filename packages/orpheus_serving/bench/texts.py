@@ -1,4 +1,4 @@
-"""Sentences to speak, of about 3, 6 and 12 seconds, and no two alike: a server that keeps the keys of prompts that begin
+"""Sentences to speak, of about 3, 7 and 11 seconds, and no two alike: a server that keeps the keys of prompts that begin
 alike (a prefix cache) would otherwise be measured at work it does not do.
 """
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 
-LENGTHS = {"short": 1, "medium": 2, "long": 4}  # clauses
+LENGTHS = {"short": 1, "medium": 2, "long": 3}  # clauses
 CHARACTERS_A_SECOND = 14  # of English read aloud
 
 WHO = (

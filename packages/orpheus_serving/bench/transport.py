@@ -1,12 +1,14 @@
 """One request over a session that many share: HTTP with kept-alive connections, or WebSockets that are used again.
 
-    Session.speak(text, voice, heard) -> whether a connection was opened for it; heard(data, now) is called as bytes arrive
+    Session.warm(count)                   opens connections ahead, so that no request that counts has to
+    Session.speak(text, voice, heard) -> whether one was opened for it all the same; heard(data, now) is called as bytes arrive
 
 A WebSocket carries one utterance at a time, as a listener's own would, and is kept for the next one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import itertools
 import json
@@ -18,7 +20,7 @@ from .plan import BenchError, Target
 
 Heard = Callable[[bytes, float], None]
 
-KEEP_ALIVE = 4.0  # seconds; shorter than the 5 s after which common servers close, so that none closes under a request
+KEEP_ALIVE = 60.0  # seconds; a connection that the server has closed meanwhile is noticed and not used
 COMPRESSED = ("audio/mpeg", "audio/mp3", "audio/ogg", "audio/opus", "audio/aac", "audio/flac", "audio/webm", "audio/mp4")
 
 
@@ -31,6 +33,7 @@ class Failed(Exception):
 
 
 class Session(Protocol):
+    async def warm(self, count: int) -> None: ...
     async def speak(self, text: str, voice: str | None, heard: Heard) -> bool: ...
     async def close(self) -> None: ...
 
@@ -53,14 +56,20 @@ class _HttpSession:
         self._known: set[Any] = set()  # our ends of the connections that have been used
         self._failed = httpx.HTTPError
 
+    async def warm(self, count: int) -> None:
+        async def look() -> None:  # what is answered to a GET, 405 as a rule, is of no interest
+            async with self._client.stream("GET", self._target.url) as response:
+                await response.aread()
+                self._known.add(_own_end(response))
+
+        await asyncio.gather(*(look() for _ in range(count)), return_exceptions=True)
+
     async def speak(self, text: str, voice: str | None, heard: Heard) -> bool:
         body = {**self._target.body, self._target.text_field: text} | ({"voice": voice} if voice else {})
         try:
             async with self._client.stream("POST", self._target.url, json=body) as response:
-                stream = response.extensions.get("network_stream")
-                end = stream.get_extra_info("client_addr") if stream else None
-                fresh = end not in self._known
-                self._known.add(end)
+                fresh = _own_end(response) not in self._known
+                self._known.add(_own_end(response))
                 kind = response.headers.get("content-type", "").split(";")[0].strip().lower()
                 if response.status_code != 200:
                     raise Failed(f"status {response.status_code}", (await response.aread())[:300].decode("utf-8", "replace"))
@@ -76,6 +85,12 @@ class _HttpSession:
         await self._client.aclose()
 
 
+def _own_end(response: Any) -> Any:
+    """Our address of the connection that an answer came on: each has another port."""
+    stream = response.extensions.get("network_stream")
+    return stream.get_extra_info("client_addr") if stream else None
+
+
 class _WebSocketSession:
     def __init__(self, target: Target) -> None:
         try:
@@ -86,6 +101,10 @@ class _WebSocketSession:
         self._connect = connect
         self._idle: list[Any] = []
         self._names = itertools.count()
+
+    async def warm(self, count: int) -> None:
+        opened = await asyncio.gather(*(self._open() for _ in range(count)), return_exceptions=True)
+        self._idle += [socket for socket in opened if not isinstance(socket, BaseException)]
 
     async def speak(self, text: str, voice: str | None, heard: Heard) -> bool:
         from websockets.exceptions import InvalidStatus, WebSocketException
