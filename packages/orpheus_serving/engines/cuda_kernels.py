@@ -94,9 +94,9 @@ def _rotate_kernel(
         place = tl.load(places_ptr + row).to(tl.int64)
         page = tl.load(tables_ptr + place * table_width + position // PAGE).to(tl.int64)
         head = (page * 2 + (part - GROUP)) * KV_HEADS + heads
-        target = cache_ptr + (head * PAGE + position % PAGE) * HEAD_DIM + half
-        tl.store(target, low.to(tl.float8e4nv), mask=mask)
-        tl.store(target + HALF, high.to(tl.float8e4nv), mask=mask)
+        kept = cache_ptr + (head * PAGE + position % PAGE) * HEAD_DIM + half
+        tl.store(kept, low.to(tl.float8e4nv), mask=mask)
+        tl.store(kept + HALF, high.to(tl.float8e4nv), mask=mask)
 
 
 def rotate(

@@ -234,7 +234,7 @@ class RowModel:
         rows = self._spare_rows(size)
         rows[:, :count] = torch.from_numpy(np.stack((places, positions, tokens)))
         if self._stream is None:
-            return Ticket(self._forward(rows)[:count], None)
+            return Ticket(self._forward(rows.to(self.device))[:count].cpu(), None)
         graph = self._graphs[size]
         drawn = torch.empty(count, dtype=torch.int32, pin_memory=True)
         done = torch.cuda.Event()
