@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -67,6 +68,20 @@ def test_whatever_the_sampling_frames_are_valid_and_it_ends(
         assert [LAYOUT.slot(token) for token in said] == [n % 7 for n in range(len(said))]
         assert abs(len(said) / 7 - FRAMES) <= 1
         assert len(set(said)) > len(said) / 2, "the codes hardly vary"
+
+
+@pytest.mark.parametrize("hidden", [512, SHAPES["full"].hidden])
+async def test_a_wide_model_does_not_repeat_itself(tmp_path: Path, hidden: int) -> None:
+    """The newest id's own logit grows with the width, since the head is the embedding."""
+    shape = dataclasses.replace(SHAPES["tiny"], hidden=hidden, layers=2)
+    folder = build_synth_lm(tmp_path, shape, seconds=SECONDS, codec=False)
+    engine = TransformersEngine(folder, LAYOUT, device="cpu", dtype="float32", max_length=600, constrained=False)
+    await engine.start()
+    sampling = Sampling(500, temperature=0, top_p=1.0, repetition_penalty=1.0)
+    said = [i async for ids in engine.generate(Checkpoint(folder).prompt("Hi.", None), sampling, "r") for i in ids]
+    await engine.stop()
+    assert said.pop() == LAYOUT.end_of_speech
+    assert [LAYOUT.slot(token) for token in said] == [n % 7 for n in range(7 * FRAMES)]
 
 
 def test_other_texts_and_seeds_say_other_codes(synthetic: Path) -> None:

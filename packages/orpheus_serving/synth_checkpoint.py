@@ -14,9 +14,10 @@ dimensions carry marks that no random weight touches, and the first layer is a s
                 IN[last] and L -> minus a lot at slot 0 as well, and the end of speech is free
 
 So whatever follows has a logit near zero, spread by random numbers (2 to 3 is its deviation), and whatever must not follow
-has one near -60. That holds for greedy and for sampled tokens, with or without constrained sampling, in bf16 and with FP8
-weights and KV cache; in FP8 the end comes a frame or two early or late. The remaining layers are random, as wide and as
-deep as Orpheus 3B ("full") or as a test needs ("tiny").
+has one far below. How far depends on the width: the head is tied, so the newest id's own logit stands out by its square root,
+and the ban has to outweigh that, even where slot 0 and the end are both half banned. That holds for greedy and for sampled
+tokens, with or without constrained sampling, in bf16 and with FP8 weights and KV cache; in FP8 the end comes a frame or two
+early or late. The remaining layers are random, as wide and as deep as Orpheus 3B ("full") or as a test needs ("tiny").
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ those of Orpheus 3B, so speed and memory are too; what it says means nothing.
 MARK = 0.5
 SHARPNESS = 40.0  # attention score of the start of speech at distance 0 of its cosine
 BAN = 3.0  # what the first MLP writes at an OUT that may not follow; dominates the norm of the last hidden state
-BANNED_LOGIT = 60.0
 SPREAD = 2.5  # deviation of the logits that may follow, about
+CLEAR = 40.0  # what is banned stays this far below what may follow
 GATE = 8.0  # silu(8) is 8 within 0.3 %, silu(-8) is 0 within 0.3 %
 
 
@@ -99,7 +100,7 @@ SHAPES = {"full": Shape(), "tiny": TINY_SHAPE}
 
 def build_synth_lm(
     folder: str | Path,
-    size: Literal["full", "tiny"] = "full",
+    size: Literal["full", "tiny"] | Shape = "full",
     *,
     seconds: float = 10.0,
     seed: int = 0,
@@ -108,7 +109,7 @@ def build_synth_lm(
 ) -> Path:
     """Write the checkpoint, and with `codec` a random SNAC codec of the same size in `codec/`; returns the folder.
 
-    seconds: how long every utterance is, 1 to 60; a frame or two more or less in FP8. Full size: 6.6 GB.
+    size: or another shape. Full size: 6.6 GB. seconds: of every utterance, 1 to 60; a frame or two more or less in FP8.
     device: where the random numbers are drawn: a GPU needs a second for what takes a CPU a minute.
     Raises ValueError for a length that cannot be marked.
     """
@@ -116,7 +117,7 @@ def build_synth_lm(
         raise ValueError(f"seconds: {seconds}, must be 1 to 60")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    folder, shape = Path(folder), SHAPES[size]
+    folder, shape = Path(folder), size if isinstance(size, Shape) else SHAPES[size]
     folder.mkdir(parents=True, exist_ok=True)
     frames = round(seconds / FRAME_SECONDS)
     _write_json(folder / "config.json", _config(shape))
@@ -126,7 +127,7 @@ def build_synth_lm(
     _tokenizer(shape).save(str(folder / "tokenizer.json"))
     _write_weights(folder, shape, _Program(shape, frames), seed, device)
     if codec:
-        build_noise_codec(folder / "codec", SNAC_24KHZ if size == "full" else TINY, seed)
+        build_noise_codec(folder / "codec", TINY if size == "tiny" else SNAC_24KHZ, seed)
     return folder
 
 
@@ -223,7 +224,9 @@ class _Program:
         size = math.sqrt(2.0 + banned * BAN**2)  # of the hidden state; the random layers leave 2 of the squares, about
         weight[:] = SPREAD * size / math.sqrt(2.0) * math.sqrt((hidden - self.marks) / hidden)
         weight[: self.marks] = 0
-        weight[[*self.out, self.out_end, self.out_text]] = BANNED_LOGIT / (MARK * BAN * math.sqrt(hidden) / size)
+        own = SPREAD * math.sqrt(hidden / 2)  # the newest id's own logit, above others'; its OUT, itself a mark, is at MARK - BAN
+        ban = (own + CLEAR) * BAN / (BAN - MARK - BAN / 2)  # of what is banned in full; slot 0 and the end meet at -BAN / 2
+        weight[[*self.out, self.out_end, self.out_text]] = ban / (MARK * BAN * math.sqrt(hidden) / size)
 
 
 def rotary_frequencies(head_dim: int) -> list[float]:
