@@ -223,6 +223,23 @@ def test_the_page_needs_nothing_else_and_shows_both_servers(
     assert {"ours", "<peer> & co", "12 P", "400 / 400 / 400"} <= set(reader.cells)
 
 
+def test_what_only_one_of_two_has_is_left_open_in_the_other(
+    results: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    priced = write_result(
+        tmp_path / "priced.json", "priced", [row(good(), target=Target("http://127.0.0.1/", "x"), gpu_price=2.0)]
+    )
+    older = json.loads(results[0].read_text())
+    for level in older["levels"]:
+        del level["holds"], level["label"]
+    results[0].write_text(json.dumps(older))
+    assert main(["bench", "report", str(priced), str(results[0])]) == 0
+    head, first, *others = capsys.readouterr().out.splitlines()
+    assert head.split()[-4:] == ["cost", "/", "h", "holds"]
+    assert first.split()[-2:] == ["1.0000", "yes"]
+    assert all(line.split()[-2:] == ["-", "-"] for line in others)
+
+
 def test_the_same_server_twice_is_told_apart_by_its_files(results: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     again = results[0].with_name("again.json")
     again.write_text(results[0].read_text())

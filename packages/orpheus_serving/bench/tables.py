@@ -45,6 +45,11 @@ def _streams(row: Row) -> str:
     return f"{row['level']:g}{mark}"
 
 
+def _cost(row: Row) -> str:
+    cost = row.get("cost_per_hour_of_speech")
+    return "-" if cost is None else f"{cost:.4f}"
+
+
 def _machine(name: str, form: str) -> Callable[[Row], str]:
     return lambda row: form.format(row["machine"][name]) if name in row["machine"] and _here(row) else "-"
 
@@ -65,10 +70,8 @@ COLUMNS = {
     "errors": Column("errors", lambda row: str(sum(row["errors"].values()))),
     "cpu": Column("CPU cores", _machine("cpu_cores", "{:.1f}")),
     "gpu": Column("GPU", _machine("gpu_busy", "{:.0f} %"), lambda row: "gpu_busy" in row["machine"] and _here(row)),
-    "cost": Column(
-        "cost / h", lambda row: f"{row.get('cost_per_hour_of_speech', 0):.4f}", lambda row: "cost_per_hour_of_speech" in row
-    ),
-    "holds": Column("holds", lambda row: {True: "yes", False: "no"}[row["holds"]], lambda row: "holds" in row),
+    "cost": Column("cost / h", _cost, lambda row: "cost_per_hour_of_speech" in row),
+    "holds": Column("holds", lambda row: {None: "-", True: "yes", False: "no"}[row.get("holds")], lambda row: "holds" in row),
 }
 
 
