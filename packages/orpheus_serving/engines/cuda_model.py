@@ -9,8 +9,8 @@ A decoding stream is one row a step. A prompt is as many rows as it has ids, in 
 same step together, so nobody waits for anybody's prompt, and there is one kind of CUDA graph. The id that a row draws stays on
 the GPU as its stream's newest, so the host may send the next steps before it has read this one's.
 
-Weights are FP8 (e4m3) with a scale an output channel, rows are FP8 with a scale each (see `cuda_kernels.py`), the sums are
-bf16, the head and the embedding bf16. The head has the audio ids alone, slot after slot, then the end of speech; the sampler
+Weights are FP8 (e4m3) with a scale a channel, rows are FP8 with a scale each (see `cuda_kernels.py`), the residual, the head and
+the embedding bf16. The head has the audio ids alone, slot after slot, then the end of speech; the sampler
 (`draw_kernel.py`) draws from the slot that can follow.
 
 State of a place: its newest id, its page table, its sampling. `admit` writes it. All of it, copies included, happens on one CUDA
@@ -33,13 +33,13 @@ from torch.nn.functional import linear
 
 from orpheus_serving.engines.base import Sampling
 from orpheus_serving.engines.config import LlamaConfig
-from orpheus_serving.engines.cuda_kernels import FP8, PAGE, attend, gate, norm, rotate
+from orpheus_serving.engines.cuda_kernels import FP8, PAGE, Raw, Rows, attend, gate, last_norm, norm, rotate
 from orpheus_serving.engines.draw_kernel import draw
 from orpheus_serving.engines.llama import Weights, rope_tables
 from orpheus_serving.tokens import TokenLayout
 
 NEWEST = -1  # as a row's token: the id that its stream drew last
-SMALLEST_BUCKET = 8  # a product of one row has another meaning of scales, and costs no less than one of eight
+SMALLEST_BUCKET = 8  # fewer rows would cost as much
 PROGRAMS = 1024  # of attention, wanted at least, so that few rows keep a GPU of about 132 processors busy
 MOST_PARTS = 16
 HEAD_ROWS = 64  # the head's rows come in multiples of this, so that a row of logits starts on an aligned address
@@ -56,22 +56,22 @@ def buckets(most: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """x @ weight.T of FP8 rows; weight [out, in] FP8, scales [1, out] fp32."""
+    """x @ weight.T of FP8 rows."""
 
-    weight: Tensor
-    scales: Tensor
+    weight: Tensor  # [out, in] FP8
+    channels: Tensor  # scales [out] fp32
+    one: Tensor  # the scale that the library asks for
 
     @classmethod
     def of(cls, weight: Tensor) -> Product:
-        scales = weight.float().abs().amax(dim=1, keepdim=True).clamp_(min=1e-12) / torch.finfo(FP8).max
-        return cls((weight.float() / scales).to(FP8), scales.T.contiguous())
+        channels = weight.float().abs().amax(dim=1).clamp_(min=1e-12) / torch.finfo(FP8).max
+        return cls((weight.float() / channels[:, None]).to(FP8), channels, channels.new_ones(()))
 
-    def __call__(self, rows: tuple[Tensor, Tensor]) -> Tensor:
-        """bf16 [n, out] of FP8 rows and their scales."""
-        x, scales = rows
-        return torch._scaled_mm(
-            x, self.weight.T, scale_a=scales, scale_b=self.scales, out_dtype=torch.bfloat16, use_fast_accum=True
+    def __call__(self, x: Rows) -> Raw:
+        codes = torch._scaled_mm(
+            x.codes, self.weight.T, scale_a=self.one, scale_b=self.one, out_dtype=torch.bfloat16, use_fast_accum=True
         )
+        return Raw(codes, x.scales, self.channels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,7 @@ class RowModel:
         self._buckets = buckets(rows)
         self.rows = self._buckets[-1]
         self._eps = config.rms_norm_eps
-        self._group = config.num_attention_heads // config.num_key_value_heads
-        self._page_shape = (2, config.num_key_value_heads, PAGE, config.head_dim)
+        self._page_shape = (2, config.num_key_value_heads, PAGE * config.head_dim)
         self.page_bytes = config.num_hidden_layers * math.prod(self._page_shape)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
@@ -187,7 +186,7 @@ class RowModel:
 
     @torch.inference_mode()
     def open_pages(self, count: int) -> None:
-        """Make the cache, and on a GPU a graph for each size of step. Page 0 is the spare place's; requests get 1 .. count - 1."""
+        """Make the cache, and on a GPU a graph for each size of step. Page 0 is the spare place's, requests get 1 .. count - 1."""
         self._caches = [
             torch.zeros(count, *self._page_shape, dtype=torch.uint8, device=self.device).view(FP8) for _ in self._layers
         ]
@@ -251,14 +250,15 @@ class RowModel:
         layout, spare = self.layout, self.places
         parts = max(1, min(MOST_PARTS, PROGRAMS // (len(places) * self._page_shape[1])))
         x = torch.nn.functional.embedding(torch.where(tokens == NEWEST, self._newest[places], tokens), self._embedding)
-        delta: Tensor | None = None
+        delta: Raw | None = None
         for layer, cache in zip(self._layers, self._caches, strict=True):
             qkv = layer.qkv(norm(x, delta, layer.attention_norm, self._eps))
-            q = rotate(qkv, cache, self._cos, self._sin, places, positions, self._tables, self._group)
+            q = rotate(qkv, cache, self._cos, self._sin, places, positions, self._tables)
             delta = layer.output(attend(q, cache, places, positions, self._tables, parts=parts))
             gate_up = layer.gate_up(norm(x, delta, layer.mlp_norm, self._eps))
             delta = layer.down(gate(gate_up))
-        hidden, _ = norm(x, delta, self._norm, self._eps, fp8=False)
+        assert delta is not None
+        hidden = last_norm(x, delta, self._norm, self._eps)
         drawn, sampled = draw(
             linear(hidden, self._head),
             self._seen,
