@@ -23,7 +23,7 @@ from . import tables
 from .load import run_load
 from .page import limits_of, page, read_side_by_side
 from .plan import Arrival, BenchError, Load, Target, read_trace
-from .plots import panels, write_png
+from .plots import panels, png_figure, write_png
 from .report import Limits, summarise
 from .result import write_result
 from .search import search
@@ -232,7 +232,7 @@ def main(args: argparse.Namespace) -> int:
     """Exit status 0, or 1 where no request of some level was answered."""
     targets, loads = targets_of(args), loads_of(args)
     limits = Limits(args.real_time_limit / 100, args.ttfb_limit / 1000)
-    _check_folders(args, "out", "html", "png")
+    _check_outputs(args, "out", "html", "png")
     for target in targets:
         asyncio.run(_reachable(target))
     bench = Bench(limits, args.gpu_price, args.out, args.name, args.commit)
@@ -258,7 +258,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def report_main(args: argparse.Namespace) -> int:
-    _check_folders(args, "html", "png")
+    _check_outputs(args, "html", "png")
     results, rows = read_side_by_side(args.files)
     print(tables.terminal(rows))
     draw(results, rows, args.html, args.png)
@@ -273,12 +273,14 @@ def draw(results: list[dict[str, Any]], rows: list[dict[str, Any]], html: Path |
         write_png(png, panels(rows, limits_of(results)))
 
 
-def _check_folders(args: argparse.Namespace, *names: str) -> None:
-    """Before the load, not after it."""
+def _check_outputs(args: argparse.Namespace, *names: str) -> None:
+    """That they can be written: before the load, not after it. Raises BenchError."""
     for name in names:
         path = getattr(args, name)
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
             raise BenchError(f"--{name}: must be a file in a folder that exists, not {path}")
+    if args.png is not None:
+        png_figure()
 
 
 async def _reachable(target: Target) -> None:

@@ -172,16 +172,19 @@ def _powers(largest: float) -> list[float]:
 # -------------------------------------------------------------------------------------------------------------------- PNG
 
 
-def write_png(path: Path, made: Sequence[Panel]) -> None:
-    """All panels in one picture. Raises BenchError where matplotlib is not installed."""
+def png_figure() -> type[Any]:
+    """matplotlib's. Raises BenchError where it is not installed."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise BenchError("--png: needs matplotlib: pip install -r requirements/bench.txt (--html does without)") from error
+    return Figure
+
+
+def write_png(path: Path, made: Sequence[Panel]) -> None:
+    """All panels in one picture. Raises BenchError where matplotlib is not installed."""
     height = -(-len(made) // 2)
-    figure = Figure(figsize=(13, 3.6 * height), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = png_figure()(figsize=(13, 3.6 * height), layout="constrained")
     for number, panel in enumerate(made):
         axes = figure.add_subplot(height, 2, number + 1)
         axes.set_title(panel.title, fontsize=10)
@@ -201,4 +204,4 @@ def write_png(path: Path, made: Sequence[Panel]) -> None:
         axes.set_xlabel("level")
         axes.grid(alpha=0.2)
         axes.legend(fontsize=8)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, format="png", dpi=110)

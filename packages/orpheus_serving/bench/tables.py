@@ -3,7 +3,7 @@
     orpheus-serving bench table FILE...                     prints Markdown
     orpheus-serving bench table --update docs/page.md       rewrites the tables between its markers
 
-A page marks a table with the files that it comes from, relative to the page, and options of `bench table`:
+A page marks a table, at the beginning of a line, with its files, relative to the page, and options of `bench table`:
 
     <!-- bench table ../benchmarks/results/serving.json --columns streams ttfb -->
     (the table)
@@ -156,7 +156,9 @@ def _plain(value: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------------------------ pages
 
-BLOCK = re.compile(r"(?P<begin><!-- bench table (?P<arguments>[^\n]*?) -->\n)(?P<table>.*?)(?P<end><!-- /bench table -->)", re.S)
+BLOCK = re.compile(
+    r"(?P<begin>^<!-- bench table (?P<arguments>[^\n]*?) -->\n)(?P<table>.*?)(?P<end>^<!-- /bench table -->)", re.S | re.M
+)
 
 
 class _Marker(argparse.ArgumentParser):
