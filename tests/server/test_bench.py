@@ -83,6 +83,7 @@ def test_a_trace_is_replayed_and_what_comes_in_the_ramp_is_not_counted(live_serv
         assert level["requests"] == 4  # at twice the pace the ramp hides what comes before 0.8 s
         assert level["errors"] == {}
         assert level["arrivals"] == "trace"
+        assert 3.5 <= level["audio_s_per_s"] * level["seconds"] / level["audio_s"] <= 6.5  # 4, and what the ramp left over
 
 
 def test_the_search_records_every_try_and_ends_in_poisson(

@@ -148,7 +148,7 @@ class _Client:
         def heard(data: bytes, now: float) -> None:
             before = hearing.audio
             hearing.heard(data, now)
-            if self._load.counts(now - self._began):
+            if self._load.measures(now - self._began):
                 self._seen.audio += hearing.audio - before
 
         try:
@@ -180,7 +180,7 @@ class _Client:
         """How late a timer of TICK is, and the CPU time of this process, within the measured time."""
         await self._until(self._load.ramp)
         wall, cpu = time.monotonic(), time.process_time()
-        while self._now < self._load.end:
+        while self._load.measures(self._now):
             before = time.monotonic()
             await asyncio.sleep(TICK)
             self._seen.lags.append(max(0.0, time.monotonic() - before - TICK))

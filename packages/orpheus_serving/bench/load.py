@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -24,6 +25,18 @@ class Measured:
     load: Load
     seen: tuple[Seen, ...]
     machine: dict[str, Any]
+
+    @property
+    def seconds(self) -> float:
+        """Of the measured time."""
+        return measured_until(self.load, self.seen) - self.load.ramp
+
+
+def measured_until(load: Load, seen: Sequence[Seen]) -> float:
+    """Seconds from the beginning to the end of the measured time: of a trace, when its last request that counts was complete."""
+    if load.arrivals != "trace":
+        return load.end
+    return max((o.due + o.took for process in seen for o in process.outcomes if o.counted), default=load.end)
 
 
 def run_load(target: Target, load: Load) -> Measured:
@@ -52,7 +65,7 @@ def run_load(target: Target, load: Load) -> Measured:
             for pipe in pipes:
                 pipe.send("stop")
         seen = tuple(_receive(pipe, SLACK) for pipe in pipes)
-        return Measured(load, seen, watch.use(began + load.ramp, began + load.end))
+        return Measured(load, seen, watch.use(began + load.ramp, began + measured_until(load, seen)))
     finally:
         for pipe in pipes:
             pipe.close()

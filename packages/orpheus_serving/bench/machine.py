@@ -32,7 +32,13 @@ class Watch:
         self._smi: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Watch:
-        command = ["nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits", f"-lms={int(1000 * EVERY)}"]
+        command = [
+            "nvidia-smi",
+            f"--query-gpu={','.join(QUERY)}",
+            "--format=csv,noheader,nounits",
+            "-lms",
+            str(int(1000 * EVERY)),
+        ]
         with contextlib.suppress(OSError):
             self._smi = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             self._threads.append(threading.Thread(target=self._read_gpu, daemon=True))

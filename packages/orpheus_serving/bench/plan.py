@@ -79,12 +79,17 @@ class Load:
 
     @property
     def end(self) -> float:
-        """Seconds from the beginning to the end of the measured time."""
+        """Seconds from the beginning until no request that is due counts any more."""
         end = self.ramp + self.seconds
         return min(end, self.trace[-1].at / self.level + 1e-3) if self.arrivals == "trace" else end
 
     def counts(self, due: float) -> bool:
+        """Whether a request that is due then counts."""
         return self.ramp <= due < self.end
+
+    def measures(self, now: float) -> bool:
+        """Whether what happens then is measured. A trace's last requests are heard to their end: nothing comes after them."""
+        return self.ramp <= now and (self.arrivals == "trace" or now < self.end)
 
     @property
     def clients(self) -> int:

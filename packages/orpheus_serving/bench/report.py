@@ -48,7 +48,7 @@ def summarise(measured: Measured, target: Target, limits: Limits = LIMITS, gpu_p
     load = measured.load
     counted = [o for seen in measured.seen for o in seen.outcomes if o.counted]
     good = [o for o in counted if o.error is None]
-    window = load.end - load.ramp
+    window = measured.seconds
     rate = sum(seen.audio for seen in measured.seen) / window
     row: dict[str, Any] = {
         "label": target.label,
