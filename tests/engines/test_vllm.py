@@ -184,6 +184,7 @@ async def test_the_constrained_model_and_its_memory(engine: VllmEngine) -> None:
     assert standin.ModelRegistry.models == {"OrpheusForCausalLM": "orpheus_serving.engines.vllm_model:OrpheusForCausalLM"}
     assert args.gpu_memory_utilization == pytest.approx(((100 << 30) - RESERVE) / (140 << 30))
     assert (args.quantization, args.kv_cache_dtype) == ("fp8", "fp8")
+    assert args.max_cudagraph_capture_size == 1024 <= args.max_num_batched_tokens  # vLLM cuts it to the latter
     for name in (args.worker_extension_cls, args.scheduler_cls):
         module, _, member = str(name).rpartition(".")
         assert hasattr(importlib.import_module(module), member)

@@ -33,6 +33,7 @@ VERSION = "0.24.0"  # the release whose insides `vllm_model.py` and `vllm_schedu
 GREEDY_BELOW = 1e-4  # a temperature below it is greedy, as in `sampling.py`
 RESERVE = 3 << 30  # bytes of the GPU that stay free: this process' context, the codec's workspaces
 PREFILL_TOKENS = 2048  # prompt ids of one step: more would hold up everybody's next frame
+GRAPH_TOKENS = 1024  # ids of the largest step that runs as CUDA graphs: 256 streams beside a dozen prompts
 WARM_UP_PROMPTS = (8, 60, 200, 700)  # ids; short and long, so that every kernel of a prefill has run
 
 
@@ -180,7 +181,7 @@ class VllmEngine:
             "max_model_len": self._max_length,
             "max_num_seqs": self._max_streams,
             "max_num_batched_tokens": max(PREFILL_TOKENS, self._max_streams),
-            "max_cudagraph_capture_size": self._max_streams,
+            "max_cudagraph_capture_size": max(GRAPH_TOKENS, self._max_streams),
             "gpu_memory_utilization": self._utilization(),
             "enable_prefix_caching": False,  # prompts begin alike for a few ids only
             "scheduler_cls": "orpheus_serving.engines.vllm_scheduler.FrameScheduler",
