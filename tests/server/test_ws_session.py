@@ -174,13 +174,37 @@ def test_a_cancel_is_heard_while_audio_waits_to_be_read(noise_folder: Path) -> N
         live.settle()
 
 
-def test_a_client_that_takes_nothing_is_given_up(noise_folder: Path) -> None:
-    story = "This is one sentence of many in a long story. " * 200
-    with serving(noise_folder, frames=100, settings={"max_chunk_size": 60}, stall_timeout=0.3) as live:
-        with client(live, "/tts/websocket", max_queue=1) as socket:
-            socket.send(context_id="a", transcript=story, **{"continue": True})
+STORY = "This is one sentence of many in a long story. " * 200
+TELL = {
+    "/v1/websocket": ['{"voice": "noise"}', STORY],
+    "/v1/audio/speech/websocket": [json.dumps({"type": "input_text_buffer.append", "text": STORY})],
+    "/tts/websocket": [json.dumps({"context_id": "a", "transcript": STORY, "continue": True})],
+    ELEVENLABS: [json.dumps({"context_id": "a", "text": STORY})],
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_client_that_takes_nothing_is_given_up(noise_folder: Path, path: str) -> None:
+    with serving(noise_folder, frames=100, settings={"max_chunk_size": 60}, stall_timeout=1.0) as live:
+        with client(live, path, max_queue=1) as socket:
+            socket.send_raw(*TELL[path])
             live.until(lambda: live.service.active, "it began")
             live.until(lambda: not live.service.active, "it was given up")
+        live.settle()
+        outcomes = [line for line in live.call(live.service.metrics.render).decode().splitlines() if "requests_total{" in line]
+        assert len(outcomes) == 1
+        assert 'outcome="stalled"' in outcomes[0]
+
+
+def test_a_slow_reader_need_not_answer_pings(noise_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers come when it has read what is before them: with a time limit on them it would be hung up on in mid-speech."""
+    monkeypatch.setattr("orpheus_serving.server.serve.PING_INTERVAL", 0.02)
+    with serving(noise_folder, frames=100, settings={"max_chunk_size": 60}) as live:
+        assert live.ping_timeout is None
+        with client(live, "/tts/websocket", max_queue=1) as socket:
+            socket.send(context_id="a", transcript=STORY[:300], **{"continue": False})
+            wait_until_still(live)  # many pings later
+            assert socket.until("done")
         live.settle()
 
 

@@ -29,7 +29,7 @@ from ..http_stream import ClientLeft, header_value, until_left
 from ..request import SpeechRequest
 from ..synthesizer import Samples
 from .refusals import openai_refusal
-from .service import ServedSpeech, Service
+from .service import ClientStalled, ServedSpeech, Service
 
 log = logging.getLogger(__name__)
 
@@ -71,13 +71,14 @@ class SpeechAnswer(Response):
                 started = True
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
                 async for piece in self._body(speech, first):
-                    async with asyncio.timeout(self._service.options.stall_timeout):
-                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    try:
+                        async with asyncio.timeout(self._service.options.stall_timeout):
+                            await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    except TimeoutError:
+                        raise ClientStalled from None
                 await send({"type": "http.response.body", "body": b""})
-        except ClientLeft:
+        except (ClientLeft, ClientStalled):
             return
-        except TimeoutError:
-            log.warning("a client took nothing for %g s; its stream was ended", self._service.options.stall_timeout)
         except Exception as error:
             if not isinstance(error, OrpheusServingError):
                 log.exception("internal error")

@@ -29,6 +29,11 @@ request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 ACCEPTABLE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
+def ident_for(asked: str) -> str:
+    """The id of a request: the one that its client chose, where that is fit for headers and logs, or a new one."""
+    return asked if ACCEPTABLE.fullmatch(asked) else f"req_{secrets.token_hex(12)}"
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message, request_id, and the `fields` of a record's `extra`."""
 
@@ -54,6 +59,7 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None) -> None
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
+        logger.setLevel(logging.WARNING)  # it would log every WebSocket with its query, where keys may be
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
@@ -67,8 +73,7 @@ class RequestMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        asked = Headers(scope=scope).get("x-request-id", "")
-        ident = asked if ACCEPTABLE.fullmatch(asked) else f"req_{secrets.token_hex(12)}"
+        ident = ident_for(Headers(scope=scope).get("x-request-id", ""))
         scope.setdefault("state", {})["request_id"] = ident
         token = request_id.set(ident)
         parent = traceparent.set(Headers(scope=scope).get("traceparent"))

@@ -31,7 +31,7 @@ class Metrics:
         by_protocol: dict[str, Any] = {"labelnames": ("protocol",), "registry": self.registry}
         self.requests = Counter(
             "orpheus_requests_total",
-            "Requests by protocol and outcome: complete, length, cancelled, error, timeout, invalid, overloaded",
+            "Requests by protocol and outcome: complete, length, cancelled, stalled, error, timeout, invalid, overloaded",
             ("protocol", "outcome"),
             registry=self.registry,
         )

@@ -28,6 +28,8 @@ from .tracing import open_tracer
 
 log = logging.getLogger(__name__)
 
+SEND_BUFFER = 128 * 1024  # bytes, which Linux doubles; 5 s of PCM
+PING_INTERVAL = 20.0  # seconds between two pings of a WebSocket
 LAST_BYTES = 5  # seconds for what has been spoken to reach its clients, after the last stream has ended
 
 
@@ -60,8 +62,11 @@ def listen(options: ServerOptions) -> Iterator[socket.socket]:
     with listener:
         # asyncio sets it only on sockets that say that they are TCP, which these do not; without it a small piece may wait 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # ends connections whose peer is gone or reads nothing, with what waits for it
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(options.stall_timeout * 1000))
+        # Bounded, what waits for a slow reader is seen to wait; otherwise the kernel takes minutes of audio before it says so.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        # Ends connections whose peer is gone or reads nothing, with what waits for it. A stream notices a stall before that.
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(options.stall_timeout * 2000))
         yield listener
 
 
@@ -77,6 +82,10 @@ def http_server(service: Service) -> uvicorn.Server:
         timeout_keep_alive=75,  # longer than the idle time of common gateways, so that they close first
         timeout_graceful_shutdown=LAST_BYTES,
         ws_max_size=service.options.max_body,
+        # A ping stands in line behind the audio: who plays while he reads answers it when he has heard that, which may take
+        # minutes and is no reason to hang up. Pings are for finding out that a peer is gone: then TCP ends the connection.
+        ws_ping_interval=PING_INTERVAL,
+        ws_ping_timeout=None,
         ws_per_message_deflate=False,  # PCM does not get smaller
     )
     return _Server(config)

@@ -26,6 +26,7 @@ from ..errors import EngineError, InvalidRequest, OrpheusServingError, Overloade
 from ..request import SpeechRequest
 from ..synthesizer import Event, Samples, Speech, SpeechStats, Synthesizer
 from .auth import Keys
+from .logs import request_id
 from .metrics import Metrics, Playback
 from .options import ServerOptions
 from .tracing import end_span, start_span
@@ -38,6 +39,10 @@ State = Literal["starting", "ready", "draining", "stopped", "failed"]
 LONGEST_RETRY = 60  # seconds; openai-python ignores a longer Retry-After
 FIRST_GUESS = 5.0  # seconds of a stream, before one has ended
 REFUSAL_PAUSE = 0.002  # seconds; a refusal costs up to half of it, so most of a core is left whatever comes
+
+
+class ClientStalled(Exception):
+    """The client has taken nothing for `stall_timeout`; a protocol raises it inside `Service.speech` to end the stream."""
 
 
 class ServedSpeech:
@@ -194,6 +199,7 @@ class Service:
         `text`: where it is given, the words come from it as they are written and `request.prompt` is ignored; None in it asks for
         what is there to be spoken now. Raises InvalidRequest (the caller's fault) and Overloaded, both before anything runs;
         EngineError or CodecError come out of the iteration, and EngineError out of the block after `request_timeout` seconds.
+        A ClientStalled that the caller raises in the block counts as the outcome `stalled`.
         """
         began = time.monotonic()
         span = start_span(self._tracer, f"speech {protocol}")
@@ -210,14 +216,18 @@ class Service:
                 admitted = time.monotonic()
                 try:
                     async with asyncio.timeout(self.options.request_timeout) as limit, contextlib.aclosing(speech):
-                        yield ServedSpeech(speech, playback)
+                        try:
+                            yield ServedSpeech(speech, playback)
+                        except ClientStalled:
+                            outcome = "stalled"
+                            raise
                 except TimeoutError as error:
                     if not limit.expired():
                         raise
                     outcome = "timeout"
                     raise EngineError(f"stopped after {self.options.request_timeout:g} s, the limit of one stream") from error
                 finally:
-                    if outcome != "timeout":
+                    if outcome == "error":
                         outcome = speech.outcome or "error"
                     self._learn(time.monotonic() - admitted)
                     self.metrics.duration.labels(protocol).observe(time.monotonic() - admitted)
@@ -245,7 +255,8 @@ class Service:
                 self.metrics.count_work(protocol, speech.stats, self.sample_rate)
             fields = self._fields(protocol, outcome, request, speech, playback, time.monotonic() - began, failure)
             bad = outcome in ("error", "timeout")
-            end_span(span, {name: value for name, value in fields.items() if name != "text"}, bad)
+            shown = {name: value for name, value in fields.items() if name != "text"}
+            end_span(span, shown | {"request_id": request_id.get()}, bad)
             log.log(logging.ERROR if bad else logging.INFO, "speech %s", outcome, extra={"fields": fields})
 
     @contextlib.asynccontextmanager

@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NoReturn
 
@@ -30,8 +31,8 @@ from google.rpc.status_pb2 import Status
 
 from ...errors import InvalidRequest, OrpheusServingError, Overloaded
 from ...request import SpeechRequest
-from ..logs import ACCEPTABLE, request_id
-from ..service import Service
+from ..logs import ident_for, request_id
+from ..service import ClientStalled, Service
 from .audio import AudioWriter
 from .riva_common_pb2 import RequestId
 from .riva_tts_pb2 import (
@@ -86,7 +87,7 @@ class RivaService(RivaSpeechSynthesisServicer):
                         raise InvalidRequest("text", f"more than {MAX_ANSWER} bytes of audio; use SynthesizeOnline for it")
                 audio += await writer.finish()
             meta = SynthesizeSpeechResponseMetadata(text=request.text, processed_text=processed)
-            return SynthesizeSpeechResponse(audio=bytes(audio), meta=meta, id=request.id)
+            return SynthesizeSpeechResponse(audio=bytes(audio), meta=meta, id=_ident(request))
         raise AssertionError  # _statuses raises what it catches; this tells mypy
 
     async def SynthesizeOnline(self, requests: Any, context: Context) -> None:
@@ -96,8 +97,8 @@ class RivaService(RivaSpeechSynthesisServicer):
             if first is None:
                 raise InvalidRequest("text", "the stream was closed without a request")
             wanted, writer = self._read(first)
-            answer = _Answer(context, first.id, self._service.options.stall_timeout)
-            async with self._service.speech(wanted, protocol=PROTOCOL, text=self._texts(first, context)) as speech:
+            answer = _Answer(context, _ident(first), self._service.options.stall_timeout)
+            async with self._service.speech(wanted, protocol=PROTOCOL, text=self._texts(first, context, answer)) as speech:
                 async for samples in speech:
                     await answer.send(await writer.write(samples))
                 if not speech.stats.samples:
@@ -126,13 +127,14 @@ class RivaService(RivaSpeechSynthesisServicer):
             async with asyncio.timeout(limit):
                 message = await context.read()
         except TimeoutError:
-            raise _Stalled(f"no request came within {limit:g} s") from None
+            raise ClientStalled(f"no request came within {limit:g} s") from None
         return None if message is grpc.aio.EOF else message
 
-    async def _texts(self, first: SynthesizeSpeechRequest, context: Context) -> AsyncIterator[str | None]:
+    async def _texts(self, first: SynthesizeSpeechRequest, context: Context, answer: _Answer) -> AsyncIterator[str | None]:
         """The texts of a stream's messages, each with a flush behind it: it is whole and is spoken at once.
 
-        Raises InvalidRequest for a message that wants something else than the first one.
+        Raises InvalidRequest for a message that wants something else than the first one, and ClientStalled where no message
+        comes and no audio leaves for `idle_timeout`.
         """
         message = first
         while message is not grpc.aio.EOF:
@@ -145,11 +147,25 @@ class RivaService(RivaSpeechSynthesisServicer):
             if message.text:
                 yield message.text
                 yield None
-            message = await context.read()
+            message = await self._next_text(context, answer)
+
+    async def _next_text(self, context: Context, answer: _Answer) -> Any:
+        limit = self._service.options.idle_timeout
+        asked = time.monotonic()
+        read = asyncio.ensure_future(context.read())
+        try:
+            while not read.done():
+                left = max(asked, answer.sent_at) + limit - time.monotonic()
+                if left <= 0:
+                    raise ClientStalled(f"no request came for {limit:g} s; close your side when there are no more")
+                await asyncio.wait((read,), timeout=left)
+            return read.result()
+        finally:
+            read.cancel()
 
     def _read(self, request: SynthesizeSpeechRequest) -> tuple[SpeechRequest, AudioWriter]:
         """What is asked for. Raises InvalidRequest with the field as the client knows it."""
-        _remember(request.id)
+        request_id.set(ident_for(request.id.value))  # in the logs; each call is a task of its own
         _refuse_unsupported(request)
         self._check_language(request.language_code)
         writer = AudioWriter(request.encoding, self._service.sample_rate, request.sample_rate_hz)
@@ -183,14 +199,9 @@ def _refuse_unsupported(request: SynthesizeSpeechRequest) -> None:
         raise InvalidRequest("custom_dictionary", "the model reads letters and knows no phonemes; spell the words as they sound")
 
 
-def _remember(ident: RequestId) -> None:
-    """Let the client's id stand in the logs of this call, if it is fit for them. Each call is a task of its own."""
-    if ACCEPTABLE.fullmatch(ident.value):
-        request_id.set(ident.value)
-
-
-class _Stalled(Exception):
-    """The client keeps the call open and does nothing. Raised and not answered on the spot: an answer waits until it is read."""
+def _ident(request: SynthesizeSpeechRequest) -> RequestId:
+    """What answers are marked with: the client's id as it is, or the one that stands in the logs."""
+    return request.id if request.id.value else RequestId(value=request_id.get() or "")
 
 
 class _Answer:
@@ -200,6 +211,7 @@ class _Answer:
         self._context = context
         self._ident = ident
         self._stall_timeout = stall_timeout
+        self.sent_at = 0.0  # time.monotonic
 
     async def send(self, audio: bytes) -> None:
         for start in range(0, len(audio), PIECE):
@@ -208,7 +220,8 @@ class _Answer:
                 async with asyncio.timeout(self._stall_timeout):
                     await self._context.write(message)
             except TimeoutError:
-                raise _Stalled(f"the client took no audio for {self._stall_timeout:g} s") from None
+                raise ClientStalled(f"the client took no audio for {self._stall_timeout:g} s") from None
+            self.sent_at = time.monotonic()
 
 
 # ------------------------------------------------------------------------------------------------------------- statuses
@@ -228,7 +241,7 @@ async def _statuses(context: Context) -> AsyncIterator[None]:
         code = grpc.StatusCode.UNAVAILABLE if error.status == 503 else grpc.StatusCode.RESOURCE_EXHAUSTED
         pushback = ("grpc-retry-pushback-ms", str(1000 * error.retry_after))  # obeyed by clients with a retry policy
         await _abort(context, code, str(error), RetryInfo(retry_delay=Duration(seconds=error.retry_after)), pushback)
-    except _Stalled as error:
+    except ClientStalled as error:  # here, not where it was raised: the answer waits until the client reads again
         await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
     except OrpheusServingError as error:  # logged by the service
         await _abort(context, grpc.StatusCode.INTERNAL, f"speech failed: {error}")

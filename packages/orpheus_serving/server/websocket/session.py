@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from ...errors import InvalidRequest, OrpheusServingError, Overloaded
-from ..service import Service
+from ..service import ClientStalled, Service
 
 log = logging.getLogger(__name__)
 
@@ -62,13 +62,16 @@ class Connection:
         self._room = asyncio.Event()
         self._speeches: set[asyncio.Task[None]] = set()
         self._closing: tuple[int, str] | None = None
+        self._stalled = False
         self._active_at = time.monotonic()
 
     async def send(self, message: Frame, owner: object) -> None:
-        """Queue a message of a speech; waits while the client is slow."""
-        while self._owned >= MOST_QUEUED:
+        """Queue a message of a speech; waits while the client is slow, and raises ClientStalled where that takes too long."""
+        while self._owned >= MOST_QUEUED and not self._stalled:
             self._room.clear()
             await self._room.wait()
+        if self._stalled:
+            raise ClientStalled
         self._owned += 1
         self._append(message, owner)
 
@@ -117,7 +120,7 @@ class Connection:
 
     def _speech_ended(self, task: asyncio.Task[None]) -> None:
         self._speeches.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ClientStalled):
             log.error("a speech over a WebSocket broke", exc_info=error)
             self.close(BROKEN, "internal error")
 
@@ -148,7 +151,11 @@ class Connection:
                 try:
                     async with asyncio.timeout(self.service.options.stall_timeout):
                         await (self.ws.send_text(message) if isinstance(message, str) else self.ws.send_bytes(message))
-                except (TimeoutError, OSError, RuntimeError, WebSocketDisconnect):
+                except TimeoutError:
+                    self._stalled = True
+                    self._room.set()  # whose speech waits there ends it, before `run` does
+                    return
+                except (OSError, RuntimeError, WebSocketDisconnect):
                     return
                 self._active_at = time.monotonic()
             elif self._closing is not None:
