@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
+import http.server
 import io
 import json
 import logging
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,9 @@ from typing import Any
 import httpx
 import pytest
 from live import PATIENCE, LiveServer, serving
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from process import Process
+from websockets.sync.client import connect
 
 from orpheus_serving.server import logs
 from orpheus_serving.server.logs import JsonFormatter
@@ -126,8 +131,14 @@ def test_failures_are_logged_without_text_too(noise_folder: Path, engine: dict[s
 def test_text_is_logged_if_asked(noise_folder: Path) -> None:
     with logged() as stream, serving(noise_folder, log_text=True) as live:
         speak(live)
+        with connect(f"{live.ws_url}/tts/websocket") as socket:
+            socket.send(json.dumps({"context_id": "a", "transcript": BODY["input"]}))
+            while not json.loads(socket.recv(PATIENCE))["done"]:
+                pass
         live.settle()
-    assert "xylophone" in stream.getvalue()
+    spoken = [fields for fields in map(json.loads, stream.getvalue().splitlines()) if fields["message"] == "speech complete"]
+    assert [fields["text"] for fields in spoken] == [BODY["input"]] * 2
+    assert [fields["characters"] for fields in spoken] == [len(BODY["input"])] * 2
 
 
 def test_the_formatter_writes_one_line_whatever_is_in_it() -> None:
@@ -156,6 +167,72 @@ def test_a_trace_has_a_span_of_every_speech(noise_folder: Path) -> None:
     assert f"{span.context.trace_id:032x}" == trace
     assert span.attributes["speech.outcome"] == "complete"
     assert "xylophone" not in str(span.attributes)
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Takes traces as OTLP over HTTP. `received`: the requests, decoded."""
+
+    received: list[Any]
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            raw = gzip.decompress(raw)
+        self.received.append(trace_service_pb2.ExportTraceServiceRequest.FromString(raw))
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[Any]]]:
+    """Where to send traces, and what has been received there."""
+    received: list[Any] = []
+    handler = type("Handler", (Collector,), {"received": received})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1/traces", received
+        server.shutdown()
+
+
+def test_what_leaves_the_process_has_request_ids_and_nothing_that_is_secret(
+    noise_folder: Path, collector: tuple[str, list[Any]]
+) -> None:
+    """The whole server, its log and a collector of traces: no word that is spoken, no key, in any of them."""
+    endpoint, received = collector
+    environment = {"ORPHEUS_SERVER_OTEL_ENDPOINT": endpoint, "ORPHEUS_SERVER_API_KEYS": "hidden"}
+    with Process.serve(noise_folder, **environment) as server:
+        url = server.url()
+        headers = {"Authorization": "Bearer hidden", "X-Request-Id": "my-request-7"}
+        with httpx.Client(base_url=url, headers=headers, timeout=PATIENCE) as client:
+            while client.get("/health/ready").status_code != 200:
+                pass
+            assert client.post("/v1/audio/speech", json=BODY | {"max_tokens": 100}).status_code == 200
+            assert client.post("/v1/audio/speech", json=BODY | {"voice": "nobody"}).status_code == 400
+        socket_url = url.replace("http", "ws") + "/tts/websocket?api_key=hidden"
+        with connect(socket_url, additional_headers={"X-Request-Id": "my-request-8"}) as socket:
+            message = {"context_id": "a", "transcript": BODY["input"], "max_tokens": 50}
+            socket.send(json.dumps(message))
+            while not json.loads(socket.recv(PATIENCE))["done"]:
+                pass
+        server.terminate()
+        assert server.end() == 0
+    scopes = [scope for request in received for resource in request.resource_spans for scope in resource.scope_spans]
+    spans = [span for scope in scopes for span in scope.spans]
+    shown = {span.name: {pair.key: pair.value for pair in span.attributes} for span in spans if span.status.code == 0}
+    assert sorted(span.name for span in spans) == ["speech openai", "speech openai", "speech websocket"]
+    assert shown["speech openai"]["speech.request_id"].string_value == "my-request-7"
+    assert shown["speech websocket"]["speech.request_id"].string_value == "my-request-8"
+    assert shown["speech websocket"]["speech.outcome"].string_value == "length"
+    assert all(span.end_time_unix_nano > span.start_time_unix_nano for span in spans)
+    resources = {pair.key: pair.value.string_value for pair in received[0].resource_spans[0].resource.attributes}
+    assert resources["service.name"] == "orpheus-serving"
+    for secret in ("xylophone", "hidden"):
+        assert secret not in str(received)
+        assert secret not in "".join(server.lines)
 
 
 def test_draining_lets_streams_finish_and_takes_no_new_ones(noise_folder: Path) -> None:

@@ -309,10 +309,11 @@ class Service:
         failure: BaseException | None,
     ) -> dict[str, Any]:
         """What the log says about a speech that has ended."""
+        text = request.prompt or " ".join(speech.chunks if speech else ())  # the latter where it was written bit by bit
         fields: dict[str, Any] = {
             "protocol": protocol,
             "outcome": outcome,
-            "characters": len(request.prompt),
+            "characters": len(text),
             "seconds": round(seconds, 4),
         }
         if speech is not None:
@@ -329,5 +330,5 @@ class Service:
         if failure is not None:
             fields["error"] = f"{type(failure).__name__}: {failure}"
         if self.options.log_text:
-            fields["text"] = request.prompt
+            fields["text"] = text
         return fields
