@@ -57,6 +57,11 @@ class LiveServer:
         """Open connections, as uvicorn counts them."""
         return len(self._server.server_state.connections)
 
+    def socket_option(self, level: int, option: int) -> int:
+        """Of the connections that are open, which have the same."""
+        (value,) = {c.transport.get_extra_info("socket").getsockopt(level, option) for c in self._server.server_state.connections}
+        return value
+
     @property
     def ping_timeout(self) -> float | None:
         return self._server.config.ws_ping_timeout

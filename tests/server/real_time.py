@@ -1,13 +1,15 @@
 """A server whose engine speaks exactly as fast as one listens, as `orpheus-serving serve` runs it: loop, signals, logs.
 
-python real_time.py FOLDER FRAMES STREAMS
-    serves the checkpoint of noise in FOLDER with STREAMS places and no queue; every chunk of text is FRAMES frames long
+python real_time.py FOLDER FRAMES STREAMS [forever]
+    serves the checkpoint of noise in FOLDER with STREAMS places and no queue; every chunk of text is FRAMES frames long.
+    With `forever` it never gets so far: its engine loads, in a thread as engines do, and does not come to an end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -39,17 +41,22 @@ class RealTimeEngine(ScriptedEngine):
                 yield ids
 
 
-def main(folder: Path, frames: int, streams: int) -> None:
+class LoadingEngine(ScriptedEngine):
+    async def start(self) -> None:
+        await asyncio.to_thread(threading.Event().wait)
+
+
+def main(folder: Path, frames: int, streams: int, engine: type[ScriptedEngine]) -> None:
     configure_logging()
     checkpoint = Checkpoint(folder)
-    engine = RealTimeEngine(noise_script(checkpoint, frames), layout=checkpoint.layout)
+    scripted = engine(noise_script(checkpoint, frames), layout=checkpoint.layout)
     # Early audio starts before it can be kept up at this pace: that would be lateness too, and not what is looked at here.
     settings = Settings(early_audio=False)
-    synthesizer = Synthesizer(checkpoint, engine, load_codec(folder / "codec", max_streams=streams), settings)
+    synthesizer = Synthesizer(checkpoint, scripted, load_codec(folder / "codec", max_streams=streams), settings)
     options = ServerOptions(port=0, max_active=streams, max_queued=0)
     with listen(options) as listener:
         run(Service(synthesizer, options), listener)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), LoadingEngine if "forever" in sys.argv else RealTimeEngine)

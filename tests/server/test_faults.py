@@ -8,27 +8,32 @@ import json
 import random
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live import PATIENCE, LiveServer, noise_script, serving
+from live import PATIENCE, SLOTS, LiveServer, noise_script, serving
 
 from orpheus_serving.checkpoint import Checkpoint
 
 BODY = {"input": "Hello there.", "response_format": "pcm", "seed": 1}
 LONG = {"input": "One short sentence here. " * 100, "max_chunk_size": 40, "response_format": "pcm", "seed": 3}
+LONGEST_STOP = 0.2  # seconds from a client's leaving to the engine's rest: a promise of the project
 POISON = 666  # a seed at which the engine of some tests fails midway
 
 
 @contextlib.contextmanager
-def connected(live: LiveServer, body: dict[str, Any], window: int | None = None) -> Iterator[socket.socket]:
+def connected(
+    live: LiveServer, body: dict[str, Any], window: int | None = None, path: str = "/v1/audio/speech"
+) -> Iterator[socket.socket]:
     """A raw connection on which a request has been sent, with a receive buffer of `window` bytes."""
     raw = json.dumps(body).encode()
-    head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
     with socket.socket() as connection:
         if window is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
@@ -77,12 +82,43 @@ async def test_clients_that_leave_at_random_points(noise_folder: Path) -> None:
         assert len(live.call(lambda: list(live.engine.started))) == len(live.call(lambda: list(live.engine.closed)))
 
 
-def test_leaving_before_the_first_sound_stops_the_engine(noise_folder: Path) -> None:
-    with serving(noise_folder, engine={"paced": True}) as live:
-        with connected(live, BODY):
-            live.until(lambda: live.engine.active, "the engine works")
-        live.settle()  # it was never advanced: nothing but the leaving ended it
-        assert 'orpheus_requests_total{outcome="cancelled",protocol="openai"} 1.0' in httpx.get(f"{live.url}/metrics").text
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/audio/speech", {"response_format": "pcm"}),
+        ("/v1/audio/speech", {"response_format": "mp3", "speed": 1.5}),
+        ("/v1/audio/speech", {"stream_format": "sse"}),
+        ("/v1/models/model:predict", {}),
+    ],
+    ids=["pcm", "mp3", "sse", "truss"],
+)
+def test_leaving_stops_generation(noise_folder: Path, path: str, fields: dict[str, Any]) -> None:
+    """With an orderly end and without one, before the first sound and after it."""
+    with serving(noise_folder, frames=300, engine={"paced": True}) as live:
+        for sounds, abruptly in ((False, False), (False, True), (True, False), (True, True)):
+            with connected(live, {"prompt": "Hello there."} | fields, path=path) as connection:
+                live.until(lambda: live.engine.active, "the engine works")
+                if sounds:
+                    live.call(live.engine.advance, 20)
+                    assert b" 200 " in connection.recv(64)
+                if abruptly:
+                    reset(connection)
+                connection.close()
+                left = time.monotonic()
+                live.until(lambda: not live.engine.active and live.codec.free_slots == SLOTS, "everything is free")
+                assert time.monotonic() - left < LONGEST_STOP
+            live.settle()
+        assert 'outcome="cancelled"' in live.call(live.service.metrics.render).decode()
+
+
+def test_connections_notice_that_their_peer_is_gone_without_a_word(noise_folder: Path) -> None:
+    """A machine that vanishes sends nothing, not even an end. The kernel finds out, and small pieces do not wait for others."""
+    with serving(noise_folder, stall_timeout=7) as live, socket.create_connection(("127.0.0.1", live.port)) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(4096)
+        assert live.socket_option(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            assert live.socket_option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 14_000
 
 
 async def test_half_open_sockets_cost_nobody_anything(noise_folder: Path) -> None:

@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 from live import PATIENCE, LiveServer, serving
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from process import Process
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from orpheus_serving.server import logs
@@ -276,6 +278,29 @@ def test_sigterm_ends_the_process_when_its_streams_have(noise_folder: Path) -> N
             assert heard > 24000
         assert server.end() == 0, "".join(server.lines)
     assert '"drained"' in "".join(server.lines)
+
+
+def test_while_the_model_loads_the_process_answers_and_can_be_ended(noise_folder: Path) -> None:
+    """Alive, not ready, and requests are told to come back. A thread that loads ends at the second signal."""
+    script = Path(__file__).parent / "real_time.py"
+    with Process([sys.executable, str(script), str(noise_folder), "6", "1", "forever"]) as server:
+        url = server.url()
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+            for _ in range(3):
+                assert client.get("/health/live").json() == {"status": "live"}
+                waiting = client.get("/health/ready")
+                assert (waiting.status_code, waiting.json()["status"]) == (503, "starting")
+            for path in ("/v1/audio/speech", "/v1/models/model:predict"):
+                refused = client.post(path, json={"prompt": "Hello."})
+                assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+            assert client.get("/").status_code == client.get("/v1/audio/voices").status_code == 200
+        with pytest.raises(InvalidStatus) as upgrade, connect(url.replace("http", "ws") + "/tts/websocket"):
+            pass
+        assert upgrade.value.response.status_code == 503
+        server.terminate()
+        server.until("the model is still being loaded; the process ends when that is over, or at a second signal")
+        server.terminate()
+        assert server.end() == 1
 
 
 def test_a_server_for_everybody_refuses_to_start_without_keys(noise_folder: Path) -> None:

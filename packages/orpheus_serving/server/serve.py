@@ -2,7 +2,7 @@
 
 options, settings -> Service -> listen -> load behind the probes -> serve
 SIGTERM, SIGINT   -> readiness 503, new requests 503 -> running streams finish (drain_timeout) -> close, free, exit 0
-a second signal   -> exit now, streams or not
+a second signal   -> exit now, streams or not, loaded or not
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -110,7 +111,12 @@ async def _serve(service: Service, listener: socket.socket) -> None:
     leave, at_once = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
-        (at_once if leave.is_set() else leave).set()
+        if not leave.is_set():
+            leave.set()
+        elif service.loaded.is_set():
+            at_once.set()
+        else:
+            os._exit(1)  # the thread that loads can be stopped in no other way
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
@@ -136,6 +142,8 @@ async def _serve(service: Service, listener: socket.socket) -> None:
         gc.collect()
         gc.freeze()
         await _first(serving, leave.wait())
+    if not service.loaded.is_set():
+        log.warning("the model is still being loaded; the process ends when that is over, or at a second signal")
     if leave.is_set():
         log.info("draining", extra={"fields": {"active": service.active, "queued": service.queued}})
         await _first(asyncio.create_task(service.drain()), at_once.wait())

@@ -146,9 +146,9 @@ class Service:
             await self.synthesizer.start()
         except Exception:
             self.state = "failed"
-            raise
-        finally:
             self.loaded.set()
+            raise
+        self.loaded.set()
         if self.state == "starting":
             self.state = "ready"
 
