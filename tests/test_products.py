@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from orpheus_serving import products
-from orpheus_serving.products import int8_product, one_by_one, product, rows_are_alike
+from orpheus_serving.products import int8_product, one_by_one, product, quantise, rows_are_alike
 
 
 @pytest.fixture(params=["packed", "plain"])
@@ -32,7 +32,7 @@ def test_product_is_linear(shape: tuple[int, ...], dtype: torch.dtype, biased: b
 def test_int8_errs_by_no_more_than_its_step() -> None:
     torch.manual_seed(1)
     weight, x = torch.randn(64, 96) * torch.logspace(-3, 3, 64)[:, None], torch.randn(7, 96)
-    error = (int8_product(weight)(x) - F.linear(x, weight)).abs()
+    error = (int8_product(*quantise(weight))(x) - F.linear(x, weight)).abs()
     step = weight.abs().amax(1) / 127
     rounding = F.linear(x, weight).abs() * 2**-7 + x.abs().sum(1, keepdim=True) * weight.abs().amax(1) * 2**-8  # of x and y
     assert (error <= 0.5 * step * x.abs().sum(1, keepdim=True) + rounding).all()
@@ -41,7 +41,7 @@ def test_int8_errs_by_no_more_than_its_step() -> None:
 
 @pytest.mark.usefixtures("path")
 def test_int8_of_nothing_is_nothing() -> None:
-    assert torch.equal(int8_product(torch.zeros(32, 32))(torch.randn(2, 32)), torch.zeros(2, 32))
+    assert torch.equal(int8_product(*quantise(torch.zeros(32, 32)))(torch.randn(2, 32)), torch.zeros(2, 32))
 
 
 def test_rows_are_alike_notices_place_and_company() -> None:

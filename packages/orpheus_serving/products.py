@@ -32,15 +32,20 @@ def product(weight: Tensor, bias: Tensor | None = None) -> Product:
     return lambda x: F.linear(x, weight, bias)
 
 
-def int8_product(weight: Tensor) -> Product:
-    """A product with the weight in eight bits, one scale an output, for x [n, in] float32; x is rounded to bfloat16.
+def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Eight bits of weight [out, in] and a scale an output, fp32 [out]: weight is about int8 * scale.
 
-    The weight's error is at most half of a 127th of the largest weight of its output.
+    The error is at most half of a 127th of the largest weight of its output. The scale is a bfloat16 number, as the
+    product below reads it.
     """
-    scale = weight.abs().amax(1).clamp_(min=1e-12) / 127
-    quantised = torch.round(weight / scale[:, None]).to(torch.int8)
+    scale = (weight.abs().amax(1).clamp_(min=1e-12) / 127).bfloat16().float()
+    return torch.round(weight / scale[:, None]).clamp_(-127, 127).to(torch.int8), scale
+
+
+def int8_product(quantised: Tensor, scale: Tensor) -> Product:
+    """A product with what `quantise` returned, for x [n, in] float32; x is rounded to bfloat16."""
     if not _has_int8():
-        restored = quantised.to(weight) * scale[:, None]
+        restored = quantised.to(scale) * scale[:, None]
         return lambda x: F.linear(x, restored)
     multiply, scale16 = torch.ops.aten._weight_int8pack_mm, scale.bfloat16()
     return lambda x: multiply(x.bfloat16(), quantised, scale16).float()

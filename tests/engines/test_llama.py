@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from orpheus_serving.engines.base import Sampling
 from orpheus_serving.engines.config import read_config
+from orpheus_serving.engines.cpu_step import exponential
 from orpheus_serving.engines.llama import LlamaDecoder, Weights
 from orpheus_serving.engines.transformers import TransformersEngine
 from orpheus_serving.errors import CheckpointError
@@ -42,6 +44,13 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return build_noise_lm(tmp_path_factory.mktemp("shape"), **SHAPES[request.param])
 
 
+@pytest.fixture(params=["compiled", "torch"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the compiled step, and as where numba is not installed."""
+    if request.param == "torch":
+        monkeypatch.setattr("orpheus_serving.engines.llama.has_numba", lambda: False)
+
+
 def decoder(folder: Path, exact: bool = True, dtype: torch.dtype = torch.float32, int8: bool = False) -> LlamaDecoder:
     with Weights(folder) as weights:
         return LlamaDecoder(
@@ -56,6 +65,7 @@ def decoder(folder: Path, exact: bool = True, dtype: torch.dtype = torch.float32
         )
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("exact", [True, False])
 def test_logits_are_those_of_transformers(folder: Path, exact: bool) -> None:
     """Three prompts of different lengths in one cache, then steps of all of them together."""
@@ -111,6 +121,7 @@ async def test_constrained_greedy_ids_are_the_best_of_the_slot(folder: Path) -> 
         text.append(token)
 
 
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("int8", [False, True])
 def test_a_row_does_not_depend_on_its_company(checkpoint: Path, int8: bool) -> None:
     ours = decoder(checkpoint, int8=int8)
@@ -128,6 +139,7 @@ def test_a_row_does_not_depend_on_its_company(checkpoint: Path, int8: bool) -> N
 
 
 def test_products_that_mind_their_company_run_row_by_row(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orpheus_serving.engines.llama.has_numba", lambda: False)
     expected = decoder(checkpoint).prefill(0, PROMPTS[0])
     monkeypatch.setattr("orpheus_serving.engines.llama.rows_are_alike", lambda *_: False)
     ours = decoder(checkpoint)
@@ -137,11 +149,29 @@ def test_products_that_mind_their_company_run_row_by_row(checkpoint: Path, monke
     assert torch.equal(ours.product(weight)(x[3:4]), ours.product(weight)(x)[3:4])
 
 
+@pytest.mark.usefixtures("path")
 def test_weights_in_eight_bits_stay_near(checkpoint: Path) -> None:
-    full = decoder(checkpoint).prefill(0, PROMPTS[1])
-    small = decoder(checkpoint, int8=True).prefill(0, PROMPTS[1])
+    decoders = decoder(checkpoint), decoder(checkpoint, int8=True)
+    full, small = (torch.cat([d.prefill(0, PROMPTS[1]), d.decode([0], [70], [len(PROMPTS[1]) + 1])]) for d in decoders)
     assert not torch.equal(full, small)
-    assert torch.cosine_similarity(full, small).item() > 0.999
+    assert torch.cosine_similarity(full, small).min().item() > 0.999
+
+
+def test_eight_bits_are_compiled_as_torch_multiplies_them(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same weights: what is left between the two is that torch's product rounds activations to bfloat16."""
+    compiled = decoder(checkpoint, int8=True)
+    monkeypatch.setattr("orpheus_serving.engines.llama.has_numba", lambda: False)
+    plain = decoder(checkpoint, int8=True)
+    torch.testing.assert_close(compiled.prefill(0, PROMPTS[1]), plain.prefill(0, PROMPTS[1]))
+    step = [0], [70], [len(PROMPTS[1]) + 1]
+    torch.testing.assert_close(compiled.decode(*step), plain.decode(*step), atol=0.03, rtol=0)
+
+
+@pytest.mark.parametrize("most", [87, 1])
+def test_the_compiled_exponential(most: int) -> None:
+    values = np.linspace(-most, most, 999, dtype=np.float32)
+    np.testing.assert_allclose([exponential(value) for value in values], np.exp(values.astype(np.float64)), rtol=4e-7)
+    assert exponential(np.float32(-1e30)) < 1e-37
 
 
 def test_half_precision_stays_near(checkpoint: Path) -> None:
