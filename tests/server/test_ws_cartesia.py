@@ -128,6 +128,25 @@ def test_contexts_run_beside_one_another(noise_folder: Path) -> None:
     assert len(audio(messages, "b")) > 30_000
 
 
+def test_contexts_beside_one_another_sound_as_they_do_alone(server: tuple[LiveServer, Prompts]) -> None:
+    """Also where a client, as LiveKit's plugin, starts the next one without a word about the last."""
+    with client(server[0], PATH) as socket:
+
+        def start(context: str) -> None:
+            say(socket, context, "A first sentence here. And a second one, friend.", more=False, seed=ord(context))
+
+        alone = {}
+        for context in "abc":
+            start(context)
+            alone[context] = audio(socket.until("done"), context)
+        for context in "abc":
+            start(context)
+        messages = socket.until("done") + socket.until("done") + socket.until("done")
+    for context in "abc":
+        assert np.array_equal(audio(messages, context), alone[context])
+    assert len({sound.tobytes() for sound in alone.values()}) == 3
+
+
 def test_a_cancel_stops_one_context_only(noise_folder: Path) -> None:
     with serving(noise_folder, frames=50, engine={"paced": True}) as live, client(live, PATH) as socket:
         say(socket, "a", "A long story.", more=False)
