@@ -1,63 +1,145 @@
-"""The codec on an NVIDIA GPU: CUDA graphs and torch.compile against the CPU's samples, and the time of a step by batch size.
+"""The codec on an NVIDIA GPU: time and error of a step, beside the `snac` package's window of four frames.
 
-    python benchmarks/codec_gpu.py [--out result.json] [--batches 1 8 64 256]
+    python benchmarks/codec_gpu.py --out benchmarks/results/x.json [--batches 1 64 256] [--no-compile]
 
-Prints the largest difference between GPU and CPU samples of the same frames, then the milliseconds of a step with its copies.
-The results of an H200 are in benchmarks/results/codec_h200.json.
+Streaming decoder: CUDA graphs in two precisions of the matrix products, then compiled (once, for all sizes) in graphs as well.
+`error` is the largest difference between its samples and those of the CPU in float32, `noise_db` the power of the difference
+against that of the signal; `share` is the part of a frame's 85.3 ms that a step of `batch` frames takes, its copies included.
+Window of four: `snac` decodes the last four frames for each new one, compiled under the same settings and under a CUDA graph.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from orpheus_serving.bench.result import write_result
+from orpheus_serving.codec import graphs
 from orpheus_serving.codec.decoder import OPEN_END, StreamingDecoder
 from orpheus_serving.codec.graphs import Runner
 from orpheus_serving.codec.noise_codec import SNAC_24KHZ, noise_snac
 from orpheus_serving.codec.weights import fold
 
+FRAME_MS = 2048 / 24
+CHECKED = 8  # frames of one stream that are compared with the CPU's
+
+
+def streaming(weights: Any, batches: list[int], compiled: bool) -> list[dict[str, Any]]:
+    most = max(batches)
+    decoder = StreamingDecoder(weights, most, "cuda")
+    runner = Runner(decoder, most, compile=compiled)
+    runner.buckets = sorted({max(batch, 2) for batch in batches} if compiled else batches)
+    began = time.perf_counter()
+    runner.warm_up()
+    warm = time.perf_counter() - began
+    return [measured(runner, weights, batch, {"compiled": compiled, "warm_up_s": warm}) for batch in batches]
+
+
+def measured(runner: Runner, weights: Any, batch: int, row: dict[str, Any]) -> dict[str, Any]:
+    reference = StreamingDecoder(weights, 1)
+    codes = torch.randint(0, 4096, (CHECKED, batch, 7), generator=torch.Generator().manual_seed(1)).tolist()
+    worst, noise, signal, steps = 0.0, 0.0, 0.0, []
+
+    def compare(ours: Any, theirs: torch.Tensor) -> None:
+        nonlocal worst, noise, signal
+        difference = theirs - torch.from_numpy(ours)
+        worst = max(worst, float(difference.abs().max()))
+        noise += float((difference.double() ** 2).sum())
+        signal += float((theirs.double() ** 2).sum())
+
+    for n in range(48):
+        rows = [[slot, 4 * n, OPEN_END, slot, *codes[n % CHECKED][slot]] for slot in range(batch)]
+        began = time.perf_counter()
+        samples = runner.step(rows)
+        steps.append(time.perf_counter() - began)
+        if n < CHECKED:
+            compare(samples[-1:], reference.step(torch.tensor([[0, *rows[-1][1:]]])))
+        if n == CHECKED - 1:
+            rows = [[slot, 4 * CHECKED, OPEN_END, slot, *[0] * 7] for slot in range(batch)]
+            compare(runner.tail(rows)[-1:], reference.tail(torch.tensor([[0, *rows[-1][1:]]])))
+    step = statistics.median(steps[CHECKED:]) * 1e3
+    return row | {
+        "decoder": "streaming",
+        "precision": "tf32" if torch.get_float32_matmul_precision() == "high" else "fp32",
+        "batch": batch,
+        "step_ms": step,
+        "share": step / FRAME_MS,
+        "error": worst,
+        "noise_db": 10 * math.log10(noise / signal),
+    }
+
+
+def window_of_four(model: Any, batch: int, compiled: bool) -> dict[str, Any]:
+    model = model.cuda().eval()
+    codes = [torch.randint(0, 4096, (batch, 4 * n), device="cuda") for n in (1, 2, 4)]
+
+    def plain(*codes: torch.Tensor) -> torch.Tensor:
+        samples: torch.Tensor = model.decode(list(codes))
+        return samples[..., 2048:4096]
+
+    decode: Callable[..., torch.Tensor] = torch.compile(plain) if compiled else plain
+    stream = torch.cuda.Stream()
+    began = time.perf_counter()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            decode(*codes)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        samples = decode(*codes)
+    warm = time.perf_counter() - began
+    steps = []
+    for _ in range(24):
+        began = time.perf_counter()
+        graph.replay()
+        samples.cpu()
+        steps.append(time.perf_counter() - began)
+    step = statistics.median(steps[4:]) * 1e3
+    tf32 = torch.get_float32_matmul_precision() == "high"  # of products; convolutions are TF32 unless PyTorch is told otherwise
+    return {
+        "decoder": "snac, window of 4",
+        "precision": "tf32" if tf32 else "fp32",
+        "compiled": compiled,
+        "batch": batch,
+        "step_ms": step,
+        "share": step / FRAME_MS,
+        "warm_up_s": warm,
+    }
+
 
 @torch.inference_mode()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64, 256])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 64, 256])
+    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--commit")
     args = parser.parse_args()
-    weights = fold(noise_snac(SNAC_24KHZ))
-    result: dict[str, object] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "date": time.strftime("%F")}
-    for compiled in (False, True):
-        times = {}
-        for batch in args.batches:
-            decoder, reference = StreamingDecoder(weights, batch, "cuda"), StreamingDecoder(weights, 1)
-            runner = Runner(decoder, batch, compile=compiled)
-            runner.buckets = [batch]
-            began = time.perf_counter()
-            runner.warm_up()
-            warm = time.perf_counter() - began
-            codes = torch.randint(0, 4096, (8, batch, 7)).tolist()
-            worst, steps = 0.0, []
-            for n in range(48):
-                rows = [[slot, 4 * n, OPEN_END, slot, *codes[n % 8][slot]] for slot in range(batch)]
-                began = time.perf_counter()
-                samples = runner.step(rows)
-                steps.append(time.perf_counter() - began)
-                if n < 8:
-                    one = reference.step(torch.tensor([[0, *rows[-1][1:]]]))
-                    worst = max(worst, float((one - torch.from_numpy(samples[-1:])).abs().max()))
-                if n == 7:
-                    tail = runner.tail([[s, 4 * 8, OPEN_END, s, *[0] * 7] for s in range(batch)])
-                    one = reference.tail(torch.tensor([[0, 4 * 8, OPEN_END, batch - 1, *[0] * 7]]))
-                    worst = max(worst, float((one - torch.from_numpy(tail[-1:])).abs().max()))
-            times[batch] = {"step_ms": statistics.median(steps[8:]) * 1e3, "error": worst, "warm_up_s": warm}
-            print("compiled" if compiled else "eager", batch, times[batch], flush=True)
-        result["compiled" if compiled else "graphs only"] = times
-        if args.out:
-            args.out.write_text(json.dumps(result, indent=2))
+    model = noise_snac(SNAC_24KHZ)
+    weights = fold(model)
+    chosen = graphs.PRECISION
+    levels: list[dict[str, Any]] = []
+
+    def add(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            print(row, flush=True)
+        levels.extend(rows)
+        write_result(args.out, "codec on a GPU", levels, settings={"chosen_precision": chosen}, commit=args.commit)
+
+    for precision in ("highest", "high"):
+        graphs.PRECISION = precision
+        add(streaming(weights, args.batches, compiled=False))
+    graphs.PRECISION = chosen
+    if not args.no_compile:
+        add(streaming(weights, args.batches, compiled=True))
+    add([window_of_four(model, max(args.batches), compiled=not args.no_compile)])
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
     python benchmarks/gpu/engines.py --checkpoint DIR --engine cuda --out benchmarks/results/x.json
 
-Engines: `cuda` (our own), `vllm` (with our model, sampler and scheduler in it), `stock` (vLLM as it comes). DIR is what `orpheus-serving synth-checkpoint DIR` writes. At each level all streams start within a second; each says 60 prompt
-ids and reads to its end. A stream is real time if each frame is there when it is due: playback starts 100 ms after the third
-frame, which is the first that yields sound. In ours a frame is what an output holds; stock vLLM is told `stream_interval=7`.
+Engines: `cuda` (our own), `vllm` (with our model, sampler and scheduler in it), `stock` (vLLM as it comes). DIR is what
+`orpheus-serving synth-checkpoint DIR` writes. At each level all streams start within a second; each says 60 prompt ids and reads
+to its end. A stream is real time if each frame is there when it is due: playback starts 100 ms after the third frame, which is
+the first that yields sound. In ours a frame is what an output holds; stock vLLM is told `stream_interval=7`.
 """
 
 from __future__ import annotations

@@ -10,12 +10,14 @@ scales by row and channel, one scale for each side, and bf16.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import linear
 
 from orpheus_serving.bench.result import write_result
 from orpheus_serving.checkpoint import Checkpoint
@@ -28,25 +30,24 @@ from orpheus_serving.engines.llama import Weights
 REPEAT = 40
 
 
-def timed(work: Callable[[], Any], repeat: int = REPEAT) -> float:
+def timed(work: Callable[[], Any]) -> float:
     """Milliseconds of one call, of many back to back."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     work()
     torch.cuda.synchronize()
     begin.record()
-    for _ in range(repeat):
+    for _ in range(REPEAT):
         work()
     end.record()
     torch.cuda.synchronize()
-    return begin.elapsed_time(end) / repeat
+    return begin.elapsed_time(end) / REPEAT
 
 
 def step_times(model: RowModel, rows: int, context: int, profile: bool) -> dict[str, Any]:
     pages = -(-(context + 1) // PAGE)
     for place in range(rows):
         model.admit(place, [0] * context, Sampling(1 << 20), place, range(1 + place * pages, 1 + (place + 1) * pages))
-    places = np.arange(rows, dtype=np.int32)
-    positions, tokens = np.full(rows, context, np.int32), np.full(rows, NEWEST, np.int32)
+    places, positions, tokens = list(range(rows)), [context] * rows, [NEWEST] * rows
     model.step(places, positions, tokens).ids()
     assert model._stream is not None
     with torch.cuda.stream(model._stream):
@@ -67,27 +68,28 @@ def product_times(model: RowModel, rows: int) -> dict[str, Any]:
     row: dict[str, Any] = {"products_of_rows": rows}
     one = torch.ones((), device=model.device)
     for name in ("qkv", "output", "gate_up", "down"):
-        weights = [getattr(layer, name) for layer in model._layers]
-        x = torch.randn(rows, weights[0].weight.shape[1], device=model.device)
-        codes, scales, wide = x.to(FP8), torch.ones(rows, 1, device=model.device), x.bfloat16()
-        bf16 = [w.weight.to(torch.bfloat16) for w in weights]
-        ways: dict[str, Callable[[int], Any]] = {
-            "by_row": lambda i, w=weights: w[i]((codes, scales)),
-            "one_scale": lambda i, w=weights: torch._scaled_mm(
-                codes, w[i].weight.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
-            ),
-            "bf16": lambda i, w=bf16: wide @ w[i].T,
-        }
-        for way, product in ways.items():
-            graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                product(0)
-            torch.cuda.synchronize()
-            with torch.cuda.graph(graph, stream=stream):
-                for i in range(len(weights)):
-                    product(i)
-            row[f"{name}.{way}"] = timed(graph.replay, 10)
+        products = [getattr(layer, name) for layer in model._layers]
+        x = torch.randn(rows, products[0].weight.shape[1], device=model.device).to(FP8)
+        scales = torch.ones(rows, 1, device=model.device)
+        row[f"{name}.one_scale"] = graph_time([partial(fp8_product, x, one, p.weight, one) for p in products])
+        row[f"{name}.by_row"] = graph_time([partial(fp8_product, x, scales, p.weight, p.channels[None]) for p in products])
+        row[f"{name}.bf16"] = graph_time([partial(linear, x.bfloat16(), p.weight.bfloat16()) for p in products])
     return row
+
+
+def fp8_product(x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor) -> Tensor:
+    return torch._scaled_mm(x, weight.T, scale_a=x_scale, scale_b=weight_scale, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+
+def graph_time(calls: Sequence[Callable[[], Any]]) -> float:
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        calls[0]()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        for call in calls:
+            call()
+    return timed(graph.replay)
 
 
 @torch.inference_mode()
@@ -103,10 +105,8 @@ def main() -> None:
     args = parser.parse_args()
     checkpoint, device = Checkpoint(args.checkpoint), torch.device("cuda")
     with Weights(Path(args.checkpoint)) as weights:
-        model = RowModel(
-            read_config(Path(args.checkpoint)), weights, checkpoint.layout, places=max(args.rows), rows=max(args.rows), length=4096,
-            device=device,
-        )  # fmt: skip
+        config, most = read_config(Path(args.checkpoint)), max(args.rows)
+        model = RowModel(config, weights, checkpoint.layout, places=most, rows=most, length=4096, device=device)
     model.open_pages(max(args.rows) * -(-(args.context + 1) // PAGE) + 1)
     levels = []
     for rows in args.rows:

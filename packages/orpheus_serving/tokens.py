@@ -9,11 +9,13 @@ assembler: it never counts tokens, so a stray or missing one cannot shift what c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import sub
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TokenLayout:
     """Where a checkpoint keeps its special ids and audio codes. The defaults are those of Orpheus 3B 0.1.
 
@@ -35,6 +37,11 @@ class TokenLayout:
         clash = sorted(i for i in special if i < 0 or self.is_code(i))
         if clash:
             raise ValueError(f"token layout: special ids {clash} are negative or fall among the audio codes")
+
+    @cached_property
+    def firsts(self) -> tuple[int, ...]:
+        """The id of code 0 in each slot."""
+        return tuple(range(self.first_code, self.last_code + 1, self.codes_per_slot))
 
     @property
     def last_code(self) -> int:
@@ -80,10 +87,15 @@ class FrameAssembler:
     dropped: int = 0
     _codes: list[int] = field(default_factory=list)
 
-    def push(self, tokens: Iterable[int]) -> list[tuple[int, ...]]:
+    def push(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:
         """The frames that these ids complete. Ids that are not audio codes (4096 above a slot's first is the next slot's 0,
         past the last slot it is no code) are dropped."""
-        layout, frames = self.layout, []
+        layout = self.layout
+        if len(tokens) == layout.slots and not self._codes:  # nearly always, and hundreds of streams go through here
+            whole = tuple(map(sub, tokens, layout.firsts))
+            if min(whole) >= 0 and max(whole) < layout.codes_per_slot:
+                return [whole]
+        frames = []
         for token in tokens:
             if token == layout.end_of_speech:
                 continue

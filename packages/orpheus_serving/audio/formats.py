@@ -13,7 +13,10 @@ UNKNOWN_SIZE = 0xFFFFFFFF  # what streaming encoders write into both sizes of a 
 
 def pcm16(samples: NDArray[Any]) -> bytes:
     """Float samples in -1 .. 1 (clipped) to signed 16-bit little-endian PCM."""
-    return np.rint(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
+    scaled = np.rint(np.multiply(samples, 32767, dtype=np.float32))
+    np.minimum(scaled, 32767, out=scaled)  # in place and without np.clip, which takes longer than all the rest
+    np.maximum(scaled, -32767, out=scaled)
+    return scaled.astype("<i2").tobytes()
 
 
 def wav_header(sample_rate: int, data_bytes: int | None = None) -> bytes:

@@ -210,7 +210,7 @@ class Codec:
     def _push(self, stream: CodecStream, frames: list[Sequence[int]]) -> None:
         weights = self.decoder.weights
         for frame in frames:
-            if len(frame) != weights.slots or not all(0 <= code < weights.codes for code in frame):
+            if len(frame) != weights.slots or min(frame) < 0 or max(frame) >= weights.codes:
                 raise CodecError(f"a frame must be {weights.slots} codes from 0 to {weights.codes - 1}, got {list(frame)}")
         if not frames:
             return

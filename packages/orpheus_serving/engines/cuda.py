@@ -22,13 +22,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import sys
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from orpheus_serving.engines.base import Sampling, check_layout, token_budget
@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 AHEAD = 3  # steps that are sent and not yet read: one runs, and the host may be late by the length of the others
 PROMPT_ROWS = 256  # ids of prompts in one step: more would hold up everybody's next frame
+SWITCH_INTERVAL = 0.0002  # seconds, of the interpreter: see `start`
 RESERVE = 3 << 30  # bytes of the GPU that stay free: the graphs, the libraries, the codec's workspaces
 OLDEST_GPU = (8, 9)  # compute capability: the first with FP8 products
 
@@ -137,6 +138,8 @@ class CudaEngine:
             raise
         except Exception as error:
             raise EngineError(f"{self._checkpoint}: loading failed: {error}") from error
+        # The worker comes back from the GPU every few milliseconds, and then must not wait the usual 5 ms for its turn in Python.
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL))
         self._stopping, self._dead = False, ""
         self._worker = threading.Thread(target=self._run, name="engine", daemon=True)
         self._worker.start()
@@ -215,8 +218,7 @@ class CudaEngine:
         """The steps have run when their graphs were made; what is left is what an admission does."""
         prompt = [self._layout.first_code, 0]
         self._model.admit(0, prompt, Sampling(1), 0, [0])
-        first = np.zeros(1, dtype=np.int32)
-        self._model.step(first, first, first).ids()
+        self._model.step([0], [0], [0]).ids()
 
     # Everything from here on runs on the worker thread.
 
@@ -298,7 +300,7 @@ class CudaEngine:
                 break
         if not places:
             return False
-        ticket = self._model.step(np.array(places, np.int32), np.array(positions, np.int32), np.array(tokens, np.int32))
+        ticket = self._model.step(places, positions, tokens)
         self._sent.append(_Step(ticket, rows, requests))
         for request in requests:
             request.sent += 1
@@ -311,7 +313,7 @@ class CudaEngine:
     def _read(self, step: _Step) -> list[tuple[_Request, Item]]:
         """What is to be handed out once a step's ids are there."""
         frame, end = self._layout.slots, self._layout.end_of_speech
-        drawn = step.ticket.ids().tolist()
+        drawn = step.ticket.ids()
         news: list[tuple[_Request, Item]] = []
         for row, request in zip(step.rows, step.requests, strict=True):
             if request.ended:

@@ -28,7 +28,7 @@ from triton import jit, next_power_of_2
 from triton import language as tl
 
 PAGE = 64  # tokens
-ATTEND_WARPS, ATTEND_STAGES = 4, 5  # of attention's programs, and of their pipeline: table, then page, then two pages ahead
+ATTEND_WARPS, ATTEND_STAGES = 2, 5  # of attention's programs, and of their pipeline: table, then page, then two pages ahead
 LOG2E = 1.4426950408889634
 FP8 = torch.float8_e4m3fn
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,6 +43,7 @@ NEWEST = -1  # as a row's token: the id that its stream drew last
 SMALLEST_BUCKET = 8  # fewer rows would cost as much
 PROGRAMS = 1024  # of attention, wanted at least, so that few rows keep a GPU of about 132 processors busy
 MOST_PARTS = 16
+MOST_SENT = 4
 HEAD_ROWS = 64  # the head's rows come in multiples of this, so that a row of logits starts on an aligned address
 
 Ints = NDArray[np.int32]
@@ -88,14 +90,15 @@ class Layer:
 class Ticket:
     """A step that was sent."""
 
-    drawn: Tensor  # pinned
+    drawn: Ints  # valid from when it is done until MOST_SENT steps later
     done: torch.cuda.Event | None
 
-    def ids(self) -> Ints:
+    def ids(self) -> list[int]:
         """Wait for what each row drew, [n]; of a row inside a prompt it means nothing. Other threads run meanwhile."""
         if self.done is not None:
             self.done.synchronize()
-        return self.drawn.numpy()
+        drawn: list[int] = self.drawn.tolist()
+        return drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ class _Graph:
     graph: torch.cuda.CUDAGraph
     rows: Tensor  # [3, size] on the device; the graph reads it
     drawn: Tensor  # [size] on the device; the graph writes it
+    buffers: deque[tuple[Tensor, Tensor, torch.cuda.Event]]  # of steps under way: rows and drawn, pinned; it is done
 
 
 class RowModel:
@@ -186,7 +190,7 @@ class RowModel:
 
     @torch.inference_mode()
     def open_pages(self, count: int) -> None:
-        """Make the cache, and on a GPU a graph for each size of step. Page 0 is the spare place's, requests get 1 .. count - 1."""
+        """Make the cache, and on a GPU a graph for each size of step. Page 0 is the spare place's, requests get 1 .. count - 1"""
         self._caches = [
             torch.zeros(count, *self._page_shape, dtype=torch.uint8, device=self.device).view(FP8) for _ in self._layers
         ]
@@ -201,7 +205,12 @@ class RowModel:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, stream=self._stream):
                 drawn = self._forward(rows)
-            self._graphs[size] = _Graph(graph, rows, drawn)
+            # Events that block: a thread that waits for the GPU leaves its processor to others.
+            buffers = deque(
+                (self._spare_rows(size), torch.empty(size, dtype=torch.int32, pin_memory=True), torch.cuda.Event(blocking=True))
+                for _ in range(MOST_SENT)
+            )
+            self._graphs[size] = _Graph(graph, rows, drawn, buffers)
 
     @torch.inference_mode()
     def admit(self, place: int, prompt: Sequence[int], sampling: Sampling, seed: int, pages: Sequence[int]) -> None:
@@ -223,26 +232,35 @@ class RowModel:
                 self._seen[place].index_fill_(0, self._pinned(columns, torch.int64).to(self.device, non_blocking=True), 1)
 
     @torch.inference_mode()
-    def step(self, places: Ints, positions: Ints, tokens: Ints) -> Ticket:
+    def step(self, places: Sequence[int], positions: Sequence[int], tokens: Sequence[int]) -> Ticket:
         """Send one step of rows [n], 1 <= n <= `rows`. A row whose token is NEWEST goes on with what its place drew last.
 
-        Rows that end a prompt or go on draw an id. A place has several rows only while they are its prompt's.
+        Rows that end a prompt or go on draw an id. A place has several rows only while they are its prompt's. At most
+        `MOST_SENT` steps may be sent and not read.
         """
         count = len(places)
         size = self._buckets[bisect_left(self._buckets, count)]
-        rows = self._spare_rows(size)
-        rows[:, :count] = torch.from_numpy(np.stack((places, positions, tokens)))
         if self._stream is None:
-            return Ticket(self._forward(rows.to(self.device))[:count].cpu(), None)
+            return Ticket(self._forward(self._filled(self._spare_rows(size), places, positions, tokens)).numpy()[:count], None)
+        # Few calls into PyTorch, each of which lets go of the interpreter and may wait to get it back.
         graph = self._graphs[size]
-        drawn = torch.empty(count, dtype=torch.int32, pin_memory=True)
-        done = torch.cuda.Event()
+        rows, drawn, done = graph.buffers[0]
+        graph.buffers.rotate(-1)
+        self._filled(rows, places, positions, tokens)
         with torch.cuda.stream(self._stream):
             graph.rows.copy_(rows, non_blocking=True)
             graph.graph.replay()
-            drawn.copy_(graph.drawn[:count], non_blocking=True)
+            drawn.copy_(graph.drawn, non_blocking=True)
             done.record()
-        return Ticket(drawn, done)
+        return Ticket(drawn.numpy()[:count], done)
+
+    def _filled(self, rows: Tensor, places: Sequence[int], positions: Sequence[int], tokens: Sequence[int]) -> Tensor:
+        """`rows` with these first, and rows of the spare place after them."""
+        numbers, count = rows.numpy(), len(places)
+        numbers[:, :count] = places, positions, tokens
+        numbers[0, count:] = self.places
+        numbers[1:, count:] = 0
+        return rows
 
     def _forward(self, rows: Tensor) -> Tensor:
         """Ids drawn, [n] int32, by rows [3, n] int32 of places, positions and tokens."""
