@@ -1,11 +1,11 @@
 """The codec on an NVIDIA GPU: time and error of a step, beside the `snac` package's window of four frames.
 
-    python benchmarks/codec_gpu.py --out benchmarks/results/x.json [--batches 1 64 256] [--no-compile]
+    python benchmarks/codec_gpu.py --out benchmarks/results/x.json [--batches 1 64 256] [--compile streaming window]
 
 Streaming decoder: CUDA graphs in two precisions of the matrix products, then compiled (once, for all sizes) in graphs as well.
 `error` is the largest difference between its samples and those of the CPU in float32, `noise_db` the power of the difference
 against that of the signal; `share` is the part of a frame's 85.3 ms that a step of `batch` frames takes, its copies included.
-Window of four: `snac` decodes the last four frames for each new one, compiled under the same settings and under a CUDA graph.
+Window of four: `snac` decodes the last four frames for each new one, under a CUDA graph, and compiled (for that one size) if asked.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 64, 256])
-    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--compile", nargs="*", choices=("streaming", "window"), default=["streaming"], help="a minute each")
     parser.add_argument("--commit")
     args = parser.parse_args()
     model = noise_snac(SNAC_24KHZ)
@@ -137,9 +137,12 @@ def main() -> None:
         graphs.PRECISION = precision
         add(streaming(weights, args.batches, compiled=False))
     graphs.PRECISION = chosen
-    if not args.no_compile:
+    torch.set_float32_matmul_precision(chosen)
+    add([window_of_four(model, max(args.batches), compiled=False)])
+    if "streaming" in args.compile:
         add(streaming(weights, args.batches, compiled=True))
-    add([window_of_four(model, max(args.batches), compiled=not args.no_compile)])
+    if "window" in args.compile:
+        add([window_of_four(model, max(args.batches), compiled=True)])
 
 
 if __name__ == "__main__":
