@@ -147,9 +147,10 @@ def test_unknown_fields_and_nulls_are_accepted(live_server: LiveServer) -> None:
     ("fields", "param"),
     [
         ({"input": ...}, "input"),
-        ({"input": ""}, "prompt"),
+        ({"input": ""}, "input"),
         ({"input": 7}, "input"),
-        ({"input": "?!"}, "prompt"),
+        ({"input": "?!"}, "input"),
+        ({"input": ..., "prompt": "?!"}, "input"),
         ({"voice": "nobody"}, "voice"),
         ({"voice": {"name": "x"}}, "voice"),
         ({"response_format": "midi"}, "response_format"),
@@ -173,7 +174,22 @@ def test_refusals_have_the_shape_of_openai(live_server: LiveServer, fields: dict
 def test_what_is_no_object_is_a_400(live_server: LiveServer, raw: bytes) -> None:
     response = httpx.post(f"{live_server.url}/v1/audio/speech", content=raw, headers={"content-type": "application/json"})
     assert response.status_code == 400
-    assert response.json()["error"]["type"] == "invalid_request_error"
+    error = response.json()["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", None)
+    assert "body" in error["message"]
+
+
+def test_what_does_not_say_that_it_is_json_is_told_so(live_server: LiveServer) -> None:
+    response = httpx.post(f"{live_server.url}/v1/audio/speech", data={"input": "Hello."})
+    assert response.status_code == 400
+    assert "Content-Type: application/json" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/websocket", "/tts/websocket", "/v1/text-to-speech/noise/multi-stream-input"])
+def test_a_websocket_without_an_upgrade_is_told_so(live_server: LiveServer, path: str) -> None:
+    response = httpx.get(live_server.url + path)
+    assert (response.status_code, response.headers["upgrade"]) == (426, "websocket")
+    assert "WebSocket" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

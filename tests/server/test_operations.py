@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import re
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -133,9 +134,9 @@ def test_failures_are_logged_without_text_too(noise_folder: Path, engine: dict[s
 def test_text_is_logged_if_asked(noise_folder: Path) -> None:
     with logged() as stream, serving(noise_folder, log_text=True) as live:
         speak(live)
-        with connect(f"{live.ws_url}/tts/websocket") as socket:
-            socket.send(json.dumps({"context_id": "a", "transcript": BODY["input"]}))
-            while not json.loads(socket.recv(PATIENCE))["done"]:
+        with connect(f"{live.ws_url}/tts/websocket") as ws:
+            ws.send(json.dumps({"context_id": "a", "transcript": BODY["input"]}))
+            while not json.loads(ws.recv(PATIENCE))["done"]:
                 pass
         live.settle()
     spoken = [fields for fields in map(json.loads, stream.getvalue().splitlines()) if fields["message"] == "speech complete"]
@@ -215,10 +216,10 @@ def test_what_leaves_the_process_has_request_ids_and_nothing_that_is_secret(
             assert client.post("/v1/audio/speech", json=BODY | {"max_tokens": 100}).status_code == 200
             assert client.post("/v1/audio/speech", json=BODY | {"voice": "nobody"}).status_code == 400
         socket_url = url.replace("http", "ws") + "/tts/websocket?api_key=hidden"
-        with connect(socket_url, additional_headers={"X-Request-Id": "my-request-8"}) as socket:
+        with connect(socket_url, additional_headers={"X-Request-Id": "my-request-8"}) as ws:
             message = {"context_id": "a", "transcript": BODY["input"], "max_tokens": 50}
-            socket.send(json.dumps(message))
-            while not json.loads(socket.recv(PATIENCE))["done"]:
+            ws.send(json.dumps(message))
+            while not json.loads(ws.recv(PATIENCE))["done"]:
                 pass
         server.terminate()
         assert server.end() == 0
@@ -307,6 +308,16 @@ def test_a_server_for_everybody_refuses_to_start_without_keys(noise_folder: Path
     server = Process.serve(noise_folder, "--host", "0.0.0.0")
     assert server.end() == 1
     assert "ORPHEUS_SERVER_API_KEYS" in "".join(server.lines)
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(noise_folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        server = Process.serve(noise_folder, "--grpc-port", port, ORPHEUS_SERVER_STAL_TIMEOUT="5")
+        assert server.end() == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in server.lines[-1]
+    assert "Traceback" not in "".join(server.lines)
+    assert "ORPHEUS_SERVER_STAL_TIMEOUT" in server.lines[0], "a misspelt setting should be told"
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_process(noise_folder: Path, tmp_path: Path) -> None:

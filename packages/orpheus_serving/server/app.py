@@ -18,6 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .. import __version__
@@ -28,6 +29,8 @@ from .refusals import openai_refusal
 from .service import Service
 
 log = logging.getLogger(__name__)
+
+UPGRADE = {"Upgrade": "websocket", "Connection": "upgrade"}
 
 PROTOCOLS = (
     "truss_routes",
@@ -61,12 +64,23 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(_operations(service))
     for name in PROTOCOLS:
         app.include_router(importlib.import_module(f".{name}", __package__).router(service))
+    _answer_plain_requests(app)
     for error in (StarletteHTTPException, RequestValidationError, OrpheusServingError, Exception):
         app.add_exception_handler(error, _refuse)
     app.add_middleware(BodyLimit, most=service.options.max_body, timeout=service.options.stall_timeout)
     app.add_middleware(KeyMiddleware, keys=service.keys)
     app.add_middleware(RequestMiddleware)
     return app
+
+
+def _answer_plain_requests(app: FastAPI) -> None:
+    """Say so where a WebSocket is asked for without an upgrade: often a proxy on the way has taken it out."""
+
+    async def upgrade(request: Request) -> Response:
+        raise HTTPException(426, "this path is a WebSocket, and the request has no upgrade; a proxy must pass it on", UPGRADE)
+
+    for path in {route.path for route in app.routes if isinstance(route, WebSocketRoute)}:
+        app.add_route(path, upgrade, methods=["GET"], include_in_schema=False)
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -6,6 +6,7 @@ What is spoken, and by which model, is in `orpheus_serving.settings`.
 from __future__ import annotations
 
 import ipaddress
+import os
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator
@@ -74,6 +75,13 @@ class ServerOptions(BaseSettings):
                 f"api_keys: {self.host} can be reached from other machines, and no key is set. Set ORPHEUS_SERVER_API_KEYS=KEY,"
                 " or --allow-unauthenticated where a gateway checks the callers, or listen on 127.0.0.1."
             )
+
+    @classmethod
+    def unknown(cls) -> list[str]:
+        """Environment variables that look like options and are none, such as misspelt ones."""
+        prefix = cls.model_config["env_prefix"]
+        known = {f"{prefix}{name}".upper() for name in cls.model_fields}
+        return sorted(name for name in os.environ if name.upper().startswith(prefix) and name.upper() not in known)
 
     @classmethod
     def load(cls, values: dict[str, Any] | None = None) -> ServerOptions:

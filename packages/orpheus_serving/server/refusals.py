@@ -37,6 +37,9 @@ def explain(error: Exception) -> Refusal:
             return Refusal(400, str(error), "invalid_request_error", "invalid_value", error.field)
         case RequestValidationError():
             first = error.errors()[0]
+            if first["type"] == "json_invalid" or len(first["loc"]) < 2:
+                message = "the body must be a JSON object, sent with Content-Type: application/json"
+                return Refusal(400, message, "invalid_request_error", "invalid_json")
             param = ".".join(str(part) for part in first["loc"][1:])
             return Refusal(400, f"{param or 'body'}: {first['msg']}", "invalid_request_error", "invalid_value", param or None)
         case Overloaded():
@@ -47,13 +50,16 @@ def explain(error: Exception) -> Refusal:
         case HTTPException():
             status = error.status_code
             kind = "invalid_request_error" if status < 500 else "server_error"
-            code = HTTPStatus(status).phrase.lower().replace(" ", "_")
-            return Refusal(status, str(error.detail), kind, code, headers=error.headers or {})
+            phrase = HTTPStatus(status).phrase
+            message = "nothing is at this path; /docs says what is where" if error.detail == "Not Found" else str(error.detail)
+            return Refusal(status, message, kind, phrase.lower().replace(" ", "_"), headers=error.headers or {})
     return Refusal(500, "internal error; the server's log says more under this request's id", "server_error", "internal_error")
 
 
 def openai_refusal(error: Exception) -> JSONResponse:
-    """{"error": {message, type, param, code}}."""
+    """{"error": {message, type, param, code}}; a prompt is called `input` there."""
+    if isinstance(error, InvalidRequest) and error.field == "prompt":
+        error = InvalidRequest("input", error.reason)
     why = explain(error)
     fields = {"message": why.message, "type": why.kind, "param": why.param, "code": why.code}
     return JSONResponse({"error": fields}, why.status, dict(why.headers))

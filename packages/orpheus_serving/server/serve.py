@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 
 import uvicorn
@@ -42,6 +43,8 @@ def serve(options: ServerOptions, settings: Settings) -> None:
     """Serve until a signal comes. Raises SettingsError, CheckpointError, CodecError or ServeError where it cannot start."""
     options.check_access()
     configure_logging()
+    if unknown := options.unknown():
+        log.warning("these settings are not known and change nothing", extra={"fields": {"variables": unknown}})
     with listen(options) as listener:
         run(Service(build(settings), options, open_tracer(options.otel_endpoint)), listener)
 
@@ -121,10 +124,6 @@ async def _serve(service: Service, listener: socket.socket) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
 
-    server = http_server(service)
-    serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
-    host, port = listener.getsockname()[:2]
-    log.info("listening", extra={"fields": {"host": host, "port": port, "keys": service.keys.required}})
     grpc = None
     if options.grpc_port is not None:
         from .grpc import start_grpc
@@ -132,8 +131,13 @@ async def _serve(service: Service, listener: socket.socket) -> None:
         try:
             grpc = await start_grpc(service, options.host, options.grpc_port)
         except OSError as error:
-            raise ServeError(f"cannot listen on {options.host}:{options.grpc_port} for gRPC: {error}") from error
+            raise ServeError(str(error)) from error
         log.info("listening for gRPC", extra={"fields": {"host": options.host, "port": grpc.port}})
+    began = time.monotonic()
+    server = http_server(service)
+    serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    host, port = listener.getsockname()[:2]
+    log.info("listening", extra={"fields": {"host": host, "port": port, "keys": service.keys.required}})
 
     await _first(serving, leave.wait(), service.loaded.wait())
     failed = service.state == "failed"
@@ -141,6 +145,9 @@ async def _serve(service: Service, listener: socket.socket) -> None:
         # A full garbage collection would look at all that has been loaded, which takes 0.2 s: a gap in everybody's audio.
         gc.collect()
         gc.freeze()
+        checkpoint = service.synthesizer.checkpoint
+        fields = {"model": checkpoint.name, "voices": checkpoint.voices, "places": service.max_active}
+        log.info("ready", extra={"fields": fields | {"seconds": round(time.monotonic() - began, 1)}})
         await _first(serving, leave.wait())
     if not service.loaded.is_set():
         log.warning("the model is still being loaded; the process ends when that is over, or at a second signal")
