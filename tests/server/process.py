@@ -19,8 +19,8 @@ PATIENCE = 30.0  # seconds until a test gives up; nothing is slower on purpose
 class Process:
     """`orpheus-serving serve` over a checkpoint, or another command that logs as it does. `lines` is the log so far."""
 
-    def __init__(self, command: list[str], **environment: str) -> None:
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment)
+    def __init__(self, command: list[str], cwd: Path | None = None, **environment: str) -> None:
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=cwd, env=os.environ | environment)
         self.lines: list[str] = []
         self._unread: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -30,7 +30,7 @@ class Process:
     def serve(cls, folder: Path, *arguments: str, **environment: str) -> Self:
         """The command line on a free port."""
         command = [sys.executable, "-m", "orpheus_serving.cli", "serve", "--checkpoint", str(folder), "--port", "0", *arguments]
-        return cls(command, **environment)
+        return cls(command, None, **environment)
 
     def _read(self) -> None:
         assert self.process.stderr
