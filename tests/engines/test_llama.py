@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from orpheus_serving.engines.base import Sampling
 from orpheus_serving.engines.config import read_config
-from orpheus_serving.engines.cpu_step import exponential
+from orpheus_serving.engines.cpu_step import compiled, exponential
 from orpheus_serving.engines.llama import LlamaDecoder, Weights
 from orpheus_serving.engines.transformers import TransformersEngine
 from orpheus_serving.errors import CheckpointError
@@ -169,9 +170,40 @@ def test_eight_bits_are_compiled_as_torch_multiplies_them(checkpoint: Path, monk
 
 @pytest.mark.parametrize("most", [87, 1])
 def test_the_compiled_exponential(most: int) -> None:
-    values = np.linspace(-most, most, 999, dtype=np.float32)
-    np.testing.assert_allclose([exponential(value) for value in values], np.exp(values.astype(np.float64)), rtol=4e-7)
-    assert exponential(np.float32(-1e30)) < 1e-37
+    values = np.append(np.linspace(-most, most, 999, dtype=np.float32), np.float32(-1e30))
+    ours = np.empty_like(values)
+    all_of(values, ours)
+    np.testing.assert_allclose(ours[:-1], np.exp(values[:-1].astype(np.float64)), rtol=4e-7)
+    assert ours[-1] < 1e-37
+
+
+def test_code_that_cannot_be_kept_is_compiled_all_the_same() -> None:
+    names: dict[str, Any] = {}
+    exec("def twice(x):\n    return 2 * x", names)  # a function without a file has no place for what is compiled
+    assert compiled(names["twice"])(np.float32(3)) == 6
+
+
+def test_the_compiled_step_is_the_faster_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best of twenty steps each, in turn, at the demo voice's width. Measured: two to three times as fast."""
+    folder = build_noise_lm(tmp_path, hidden=384, layers=3, heads=6, kv_heads=6, mlp=1024)
+    ours = decoder(folder, int8=True)
+    monkeypatch.setattr("orpheus_serving.engines.llama.has_numba", lambda: False)
+    plain = decoder(folder, int8=True)
+    best = {ours: 1e9, plain: 1e9}
+    for each in best:
+        each.prefill(0, [5] * 200)
+    for length in range(201, 221):
+        for each in best:
+            began = time.perf_counter()
+            each.decode([0], [5], [length])
+            best[each] = min(best[each], time.perf_counter() - began)
+    assert best[ours] < best[plain] / 1.3
+
+
+@compiled
+def all_of(values: np.ndarray, out: np.ndarray) -> None:
+    for i in range(len(values)):
+        out[i] = exponential(values[i])
 
 
 def test_half_precision_stays_near(checkpoint: Path) -> None:

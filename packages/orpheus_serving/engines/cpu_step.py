@@ -19,13 +19,25 @@ Weights are int8 with one scale an output, or float32 with scales of 1; activati
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
-compiled = njit(fastmath={"reassoc", "contract", "arcp", "nsz"}, nogil=True, error_model="numpy", cache=True)
+FAST = {"reassoc", "contract", "arcp", "nsz"}
+part = njit(fastmath=FAST, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def compiled(function: Callable[..., Floats]) -> Callable[..., Floats]:
+    """Compile at the first call, or load what was compiled; without a place to keep it, compile at every start."""
+    try:
+        return njit(function, fastmath=FAST, nogil=True, error_model="numpy", cache=True)
+    except RuntimeError:
+        return njit(function, fastmath=FAST, nogil=True, error_model="numpy")
+
 
 LOG2_E = np.float32(1.4426950408889634)
 LN_2 = np.float32(0.6931471805599453)
@@ -77,14 +89,14 @@ def step(
     return normed
 
 
-@compiled
+@part
 def add(x: Floats, more: Floats) -> None:
     for i in range(len(x)):
         for j in range(x.shape[1]):
             x[i, j] += more[i, j]
 
 
-@compiled
+@part
 def gate(gated: Floats) -> None:
     """[n, 2 * width]: gates, then what they let through -> silu(gate) * up in the first half"""
     width = gated.shape[1] // 2
@@ -93,7 +105,7 @@ def gate(gated: Floats) -> None:
             gated[i, j] = gated[i, j] / (ONE + exponential(-gated[i, j])) * gated[i, width + j]
 
 
-@compiled
+@part
 def rms_norm(x: Floats, weight: Floats, eps: float, out: Floats) -> None:
     width = len(weight)
     for i in range(len(x)):
@@ -105,7 +117,7 @@ def rms_norm(x: Floats, weight: Floats, eps: float, out: Floats) -> None:
             out[i, j] = x[i, j] * scale * weight[j]
 
 
-@compiled
+@part
 def multiply(x: Floats, weight: NDArray[np.generic], scale: Floats, out: Floats) -> None:
     """x [n, in or more], weight [outs, in] -> out [n, outs]. An output's weights are read from memory once for all rows."""
     outs, width = weight.shape
@@ -119,7 +131,7 @@ def multiply(x: Floats, weight: NDArray[np.generic], scale: Floats, out: Floats)
             out[i, j] = total * scale[j]
 
 
-@compiled
+@part
 def turn(qkv: Floats, cos: Floats, sin: Floats, position: int, own: Floats) -> None:
     """Turn queries and keys of qkv [(heads + 2 * kv_heads) * head_dim] to their position; put keys and values into `own`."""
     parts, width = len(own), cos.shape[1]
@@ -134,7 +146,7 @@ def turn(qkv: Floats, cos: Floats, sin: Floats, position: int, own: Floats) -> N
             own[part, position, j] = qkv[start + part * width + j]
 
 
-@compiled
+@part
 def attend(qkv: Floats, own: Floats, length: int, scores: Floats, out: Floats) -> None:
     """The queries of `qkv` to the first `length` positions of own [2 * kv_heads, positions, head_dim] -> out [width of q]"""
     kv_heads, width = len(own) // 2, own.shape[2]
@@ -162,7 +174,7 @@ def attend(qkv: Floats, own: Floats, length: int, scores: Floats, out: Floats) -
                 out[at + d] += share * values[t, d]
 
 
-@compiled
+@part
 def exponential(x: np.float32) -> np.float32:
     """e^x to 3e-7 of it, for vector registers: 2^whole, written into a float's exponent, times e^rest by its series."""
     x = min(max(x, np.float32(-87)), np.float32(87))

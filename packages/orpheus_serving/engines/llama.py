@@ -135,13 +135,16 @@ class LlamaDecoder:
                 )
             )
         self._cos, self._sin = rope_tables(config, length, device, dtype)
-        everything = torch.zeros(layers, self.rows, 2 * self.kv_heads, length, self.head_dim, device=device, dtype=dtype)
-        self._cache = everything.unbind()
+        # Zeros where a mask decides what counts, since nothing times NaN is NaN. Rows that attend alone see only what they wrote;
+        # for them the system gives the memory when it is used: half a gigabyte of zeros would be most of the time to load.
+        make = torch.empty if exact else torch.zeros
+        cache = make(layers, self.rows, 2 * self.kv_heads, length, self.head_dim, device=device, dtype=dtype)
+        self._cache = cache.unbind()
         self._compiled_step: Callable[[Tensor, Sequence[int], Sequence[int]], Tensor] | None = None
         if compiled:
             norms = torch.stack([torch.stack([layer.attention_norm, layer.mlp_norm]) for layer in self._layers])
             stacked = [tensor for stack in stacks for tensor in (stack.weights, stack.scales)]
-            fixed = [norms, *stacked, self._norm, self._cos[:, 0], self._sin[:, 0], everything]
+            fixed = [norms, *stacked, self._norm, self._cos[:, 0], self._sin[:, 0], cache]
             self._compiled_step = compiled_step(fixed, self._eps)
 
     @torch.inference_mode()
