@@ -5,7 +5,7 @@
 Streaming decoder: CUDA graphs in two precisions of the matrix products, then compiled (once, for all sizes) in graphs as well.
 `error` is the largest difference between its samples and those of the CPU in float32, `noise_db` the power of the difference
 against that of the signal; `share` is the part of a frame's 85.3 ms that a step of `batch` frames takes, its copies included.
-Window of four: `snac` decodes the last four frames for each new one, under a CUDA graph, and compiled (for that one size) if asked.
+Window of four: `snac` decodes the last four frames for each new one, under a CUDA graph; compiled (for that size) if asked.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def build(settings: Settings, data: Path = DATA, trt_llm: Mapping[str, Any] | No
         revision=settings.codec_revision,
         device=device,
         max_streams=slots,
-        compile=settings.compile_codec,
+        compile=device == "cuda" if settings.compile_codec is None else settings.compile_codec,
     )
     return Synthesizer(checkpoint, engine, codec, settings)
 
