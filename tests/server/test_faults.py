@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import random
 import socket
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from live import PATIENCE, SLOTS, LiveServer, noise_script, serving
+from websockets.sync.client import connect
 
 from orpheus_serving.checkpoint import Checkpoint
 
@@ -188,6 +190,46 @@ async def test_200_connections_against_a_limit_of_8(noise_folder: Path) -> None:
             spoken = [answer for answer in await asyncio.gather(*asked) if answer.status_code == 200]
             assert [answer.content for answer in spoken] == [alone] * 8
         live.settle()
+
+
+def test_nothing_of_a_request_is_kept(noise_folder: Path) -> None:
+    """After 200 requests in turn and 64 at once there are as many tasks and objects as before."""
+    formats = ("pcm", "mp3", "opus", "aac", "flac", "wav")
+
+    def bodies(count: int) -> list[dict[str, Any]]:
+        kinds = [{"response_format": name} for name in formats] + [{"stream_format": "sse"}, {"speed": 1.5}, {"voice": "nobody"}]
+        return [BODY | kinds[number % len(kinds)] for number in range(count)]
+
+    async def at_once(count: int) -> list[int]:
+        async with client(live) as many:
+            return [answer.status_code for answer in await asyncio.gather(*(speak(many, body) for body in bodies(count)))]
+
+    def in_turn(count: int) -> None:
+        with httpx.Client(base_url=live.url, timeout=PATIENCE) as one:
+            for number, body in enumerate(bodies(count)):
+                if number % 10:
+                    assert one.post("/v1/audio/speech", json=body).status_code in (200, 400)
+                    continue
+                with connect(f"{live.ws_url}/tts/websocket") as ws:
+                    ws.send(json.dumps({"context_id": "a", "transcript": "Hello there."}))
+                    while not json.loads(ws.recv(PATIENCE))["done"]:
+                        pass
+
+    def count() -> tuple[int, int]:
+        live.settle()
+        live.until(lambda: not live.connections, "every connection is closed")
+        gc.collect()
+        return live.call(lambda: len(asyncio.all_tasks())), len(gc.get_objects())
+
+    with serving(noise_folder, frames=2, max_active=8, max_queued=64) as live:
+        in_turn(20)
+        assert set(asyncio.run(at_once(64))) == {200, 400}
+        tasks, objects = count()
+        in_turn(200)
+        assert set(asyncio.run(at_once(64))) == {200, 400}
+        tasks_after, objects_after = count()
+    assert tasks_after == tasks
+    assert objects_after - objects < 2 * 264, "two objects a request and more: something keeps them"
 
 
 async def test_an_engine_that_fails_for_one_fails_for_one(noise_folder: Path) -> None:
