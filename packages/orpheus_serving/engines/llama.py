@@ -197,7 +197,12 @@ class LlamaDecoder:
 
     def product(self, weight: Tensor) -> Product:
         """A product with a part of the head, as exact as the decoder's own and in its own precision."""
-        return self._product(weight, int8=False)
+        if not self._compiled_step:
+            return self._product(weight, int8=False)
+        from orpheus_serving.engines.cpu_step import head_product
+
+        array = weight.contiguous().numpy()
+        return lambda x: torch.from_numpy(head_product(x.contiguous().numpy(), array))
 
     def _product(self, weight: Tensor, int8: bool) -> Product:
         apply = int8_product(*quantise(weight)) if int8 else product(weight)
