@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..gpu import compute_stream
 from .decoder import OPEN_END, SLOT, StreamingDecoder
 
 PRECISION = "high"  # of products in float32 on a GPU: TF32
@@ -31,7 +30,6 @@ class _Graph:
     samples: Tensor  # on the device; the graph writes it
     host_rows: Tensor  # pinned
     host_samples: Tensor  # pinned
-    done: torch.cuda.Event
 
 
 class Runner:
@@ -45,7 +43,7 @@ class Runner:
         # Compiled code is made once, for any number of rows; but torch.compile makes code of its own for exactly one.
         self.buckets = sorted({max(size, 2) for size in sizes} if compile else sizes)
         self._graphs: dict[tuple[str, int], _Graph] = {}
-        self._stream = compute_stream(decoder.device) if self._on_gpu else None
+        self._stream = torch.cuda.Stream(decoder.device) if self._on_gpu else None
         self._step: Callable[[Tensor], Tensor] = decoder.step
         self._tail: Callable[[Tensor], Tensor] = decoder.tail
 
@@ -95,8 +93,8 @@ class Runner:
             captured.rows.copy_(captured.host_rows, non_blocking=True)
             captured.graph.replay()
             captured.host_samples.copy_(captured.samples, non_blocking=True)
-            captured.done.record()
-        captured.done.synchronize()  # not the stream: steps of the engine may be in it already
+        assert self._stream is not None
+        self._stream.synchronize()
         return captured.host_samples.numpy()[:count].copy()
 
     def _capture(self, function: Callable[[Tensor], Tensor], size: int) -> _Graph:
@@ -115,5 +113,4 @@ class Runner:
             samples,
             torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True),
             torch.empty(samples.shape, dtype=samples.dtype, pin_memory=True),
-            torch.cuda.Event(blocking=True),  # a thread that waits for it leaves its processor to others
         )

@@ -37,7 +37,6 @@ from orpheus_serving.engines.config import LlamaConfig
 from orpheus_serving.engines.cuda_kernels import FP8, PAGE, Raw, Rows, attend, gate, last_norm, norm, rotate
 from orpheus_serving.engines.draw_kernel import draw
 from orpheus_serving.engines.llama import Weights, rope_tables
-from orpheus_serving.gpu import compute_stream
 from orpheus_serving.tokens import TokenLayout
 
 NEWEST = -1  # as a row's token: the id that its stream drew last
@@ -137,7 +136,7 @@ class RowModel:
         self._eps = config.rms_norm_eps
         self._page_shape = (2, config.num_key_value_heads, PAGE * config.head_dim)
         self.page_bytes = config.num_hidden_layers * math.prod(self._page_shape)
-        self._stream = compute_stream(device) if device.type == "cuda" else None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
         cos, sin = rope_tables(config, length, device, torch.float32)
         half = config.head_dim // 2
