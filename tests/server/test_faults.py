@@ -134,8 +134,9 @@ async def test_half_open_sockets_cost_nobody_anything(noise_folder: Path) -> Non
         live.settle()
 
 
-async def test_a_reader_that_stands_still_holds_little_and_is_let_go(noise_folder: Path) -> None:
+async def test_a_reader_that_stands_still_holds_little_and_is_let_go(noise_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets a fraction of its 100 chunks generated, then nothing until it reads; past `stall_timeout` its place is free."""
+    monkeypatch.setattr("orpheus_serving.server.serve.SEND_BUFFER", 4096)  # soon full, long before the kernel gives up
     with serving(noise_folder, frames=40, max_active=1, stall_timeout=1.0) as live:
         with connected(live, LONG, window=4096) as connection:
             assert b" 200 " in connection.recv(64)

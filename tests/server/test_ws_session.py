@@ -184,7 +184,8 @@ TELL = {
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_client_that_takes_nothing_is_given_up(noise_folder: Path, path: str) -> None:
+def test_a_client_that_takes_nothing_is_given_up(noise_folder: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orpheus_serving.server.serve.SEND_BUFFER", 4096)  # soon full, long before the kernel gives up
     with serving(noise_folder, frames=100, settings={"max_chunk_size": 60}, stall_timeout=1.0) as live:
         with client(live, path, max_queue=1) as socket:
             socket.send_raw(*TELL[path])
