@@ -14,14 +14,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from live import PATIENCE, SLOTS, LiveServer, noise_script, serving
+from test_grpc import asked, beside
+from test_ws_session import TELL
 from websockets.sync.client import connect
 
 from orpheus_serving.checkpoint import Checkpoint
+from orpheus_serving.server.grpc.riva_tts_pb2_grpc import RivaSpeechSynthesisStub
 
 BODY = {"input": "Hello there.", "response_format": "pcm", "seed": 1}
 LONG = {"input": "One short sentence here. " * 100, "max_chunk_size": 40, "response_format": "pcm", "seed": 3}
@@ -81,6 +85,40 @@ async def test_clients_that_leave_at_random_points(noise_folder: Path) -> None:
             live.settle()
             assert (await speak(others)).content == alone
         live.settle()
+        assert len(live.call(lambda: list(live.engine.started))) == len(live.call(lambda: list(live.engine.closed)))
+
+
+async def test_clients_of_websockets_and_grpc_that_leave_at_random_points(noise_folder: Path) -> None:
+    """The same for every other protocol: 4 clients of each leave, in whatever way, beside others who stay."""
+    draw = random.Random(2)
+
+    def leave_socket(path: str) -> None:
+        with connect(live.ws_url + path, max_size=None, close_timeout=1) as ws:
+            for frame in TELL[path][: draw.choice([0, 1, 2])]:
+                ws.send(frame)
+            with contextlib.suppress(TimeoutError):
+                for _ in range(draw.choice([0, 1, 3, 20])):
+                    ws.recv(0.2)
+            if draw.random() < 0.5:
+                ws.socket.shutdown(socket.SHUT_RDWR)  # without a close frame
+
+    def leave_call() -> None:
+        with grpc.insecure_channel(f"127.0.0.1:{riva.server.port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            call = RivaSpeechSynthesisStub(channel).SynthesizeOnline(iter([asked("A long story. " * 50)]), timeout=PATIENCE)
+            for _ in range(draw.choice([0, 1, 3, 20])):
+                next(call)
+            if draw.random() < 0.5:
+                call.cancel()
+
+    with serving(noise_folder, frames=20, max_active=12, max_queued=100) as live, beside(live) as riva:
+        async with client(live) as others:
+            alone = (await speak(others)).content
+            leaving = [asyncio.to_thread(leave_socket, path) for path in TELL for _ in range(4)]
+            leaving += [asyncio.to_thread(leave_call) for _ in range(4)]
+            answers = await asyncio.gather(*(speak(others) for _ in range(10)), *leaving)
+            assert {answer.content for answer in answers[:10]} == {alone}
+            await asyncio.to_thread(live.settle)
+            assert (await speak(others)).content == alone
         assert len(live.call(lambda: list(live.engine.started))) == len(live.call(lambda: list(live.engine.closed)))
 
 
