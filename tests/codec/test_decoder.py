@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 import torch
 
 from conftest import CONFIGS, Reference
-from orpheus_serving.codec.decoder import OPEN_END, StreamingDecoder
-from orpheus_serving.codec.weights import fold, frame_slots
+from orpheus_serving.codec.decoder import OPEN_END, StreamingDecoder, snake
+from orpheus_serving.codec.weights import Snake, fold, frame_slots
 
 TOLERANCE = 1e-4
 
@@ -102,3 +103,17 @@ def test_the_delay_of_snac_24khz_is_as_documented() -> None:
     decoder = StreamingDecoder(Reference(CONFIGS["snac_24khz"]).weights, 1)
     assert (decoder.delay, decoder.weights.frame_samples, decoder.state.shape[1]) == (4757, 2048, 81792)
     assert frame_slots([4, 2, 1]) == [(0,), (1, 4), (2, 3, 5, 6)]
+
+
+def test_the_compiled_snake_is_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels that do not fill a register, a count of positions that does not fill a loop, arguments of either sign and size."""
+    generator = torch.Generator().manual_seed(0)
+    alpha = torch.rand(24, generator=generator) * 3 + 0.1
+    weights = Snake(alpha, 1 / (alpha + 1e-9))
+    x = torch.randn(2, 13, 24, generator=generator) * torch.logspace(-2, 2, 24)
+    exact = x.double() + torch.sin(alpha.double() * x.double()) ** 2 / alpha.double()
+    torch.testing.assert_close(snake(weights)(x), exact.float(), atol=3e-4, rtol=1e-6)  # the argument's own rounding: 300 * 2^-24
+    small = x.abs() < 3
+    torch.testing.assert_close(snake(weights)(x)[small], exact.float()[small], atol=3e-6, rtol=1e-6)
+    monkeypatch.setattr("orpheus_serving.codec.decoder.has_numba", lambda: False)
+    torch.testing.assert_close(snake(weights)(x)[small], exact.float()[small], atol=3e-6, rtol=1e-6)

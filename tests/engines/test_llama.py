@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from orpheus_serving.compiled import compiled
 from orpheus_serving.engines.base import Sampling
 from orpheus_serving.engines.config import read_config
-from orpheus_serving.engines.cpu_step import compiled, exponential
+from orpheus_serving.engines.cpu_step import exponential
 from orpheus_serving.engines.llama import LlamaDecoder, Weights
 from orpheus_serving.engines.transformers import TransformersEngine
 from orpheus_serving.errors import CheckpointError

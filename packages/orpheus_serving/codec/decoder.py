@@ -17,6 +17,7 @@ operation*, as a padded convolution sees them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..compiled import has_numba
 from ..products import Product, product
 from .noise import noise_at
 from .weights import (
@@ -42,6 +44,7 @@ from .weights import (
 
 SLOT, POSITION, END, SEED, CODES = 0, 1, 2, 3, 4  # columns of a row
 OPEN_END = 1 << 40  # latents; an end that is never reached
+LOOP = 192  # numbers that the compiled snake takes in one inner loop, at least: a dozen vector registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +173,19 @@ class StreamingDecoder:
                 case Attention():
                     x = attend(x, op, where, end, *maps) * inside
                 case Upsample():
-                    x = snake(x, op.snake)
-                    x = maps[0](torch.cat([x[:, :-1], x[:, 1:]], 2))
+                    curve, mix = maps
+                    x = curve(x)
+                    x = mix(torch.cat([x[:, :-1], x[:, 1:]], 2))
                     x = x.reshape(batch, new * op.stride, -1) * inside
                 case Noise():
                     x = x + noise_at(seed, op.layer, where).to(x.dtype)[..., None] * maps[0](x)
                 case Residual():
                     half = stage.context // 2
-                    convolve, mix = maps
-                    x = (x[:, half:-half] + mix(snake(convolve(snake(x, op.before)), op.after))) * inside
+                    before, convolve, after, mix = maps
+                    x = (x[:, half:-half] + mix(after(convolve(before(x))))) * inside
                 case Output():
-                    taps = maps[0](snake(x, op.snake))
+                    curve, mix = maps
+                    taps = mix(curve(x))
                     x = op.bias + sum(taps[:, k : k + new, k] for k in range(TAPS))
         return torch.tanh(x), torch.cat(kept, 1)
 
@@ -191,8 +196,25 @@ class StreamingDecoder:
         return where, inside[..., None].to(self.dtype)
 
 
-def snake(x: Tensor, s: Snake) -> Tensor:
-    return torch.addcmul(x, (s.alpha * x).sin_().square_(), s.inverse)
+def snake(s: Snake) -> Product:
+    """x [B, T, C] -> the same shape"""
+
+    def plain(x: Tensor) -> Tensor:
+        return torch.addcmul(x, (s.alpha * x).sin_().square_(), s.inverse)
+
+    if s.alpha.device.type != "cpu" or s.alpha.dtype != torch.float32 or not has_numba():
+        return plain
+    from .cpu_snake import snake as compiled
+
+    times = -(-LOOP // len(s.alpha))
+    turns, inverse = ((s.alpha / math.pi).repeat(times).numpy(), s.inverse.repeat(times).numpy())
+
+    def curve(x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            return plain(x)
+        return torch.from_numpy(compiled(x.reshape(-1).numpy(), turns, inverse)).view(x.shape)
+
+    return curve
 
 
 def attend(x: Tensor, op: Attention, where: Tensor, end: Tensor, qkv: Product, out: Product) -> Tensor:
@@ -214,7 +236,7 @@ def attend(x: Tensor, op: Attention, where: Tensor, end: Tensor, qkv: Product, o
 
 
 def _maps(op: Operation) -> tuple[Product, ...]:
-    """The linear maps of an operation, [B, T, Cin] -> [B, T', Cout] each."""
+    """The snakes and linear maps of an operation in its order, [B, T, Cin] -> [B, T', Cout] each."""
     match op:
         case Convolution():
             return (_convolution(op),)
@@ -223,13 +245,13 @@ def _maps(op: Operation) -> tuple[Product, ...]:
         case Attention():
             return matrix(op.qkv), matrix(op.out)
         case Upsample():
-            return (matrix(op.weight.t().contiguous(), op.bias),)
+            return snake(op.snake), matrix(op.weight.t().contiguous(), op.bias)
         case Noise():
             return (matrix(op.weight),)
         case Residual():
-            return _convolution(op.convolution), matrix(op.mix.weight, op.mix.bias)
+            return snake(op.before), _convolution(op.convolution), snake(op.after), matrix(op.mix.weight, op.mix.bias)
         case Output():
-            return (matrix(op.taps),)
+            return snake(op.snake), matrix(op.taps)
 
 
 def matrix(weight: Tensor, bias: Tensor | None = None) -> Product:

@@ -7,37 +7,23 @@
 
 A step of a small model by torch is some five hundred calls of a few microseconds, half of whose time goes into calling,
 and each of which gives the interpreter's lock away and waits to have it back. Numba compiles the same arithmetic from the
-Python below, for the processor at hand, without a compiler on the machine; the result is kept beside this file, or in
-the user's cache where that cannot be written, so that only the first start pays for it.
+Python below (see `compiled.py`).
 
 Rows are computed one after another by the same code, in the same order of additions. So what a row gets is the same bits
-in any company. Additions within a row's sum may be regrouped for vector registers, when the code is compiled: `fastmath`
-without the flags that would give up infinities and NaNs.
+in any company.
+
+The loops are written for vector registers: an inner one runs over whole arrays, cut out beforehand, since an index that is
+computed could be negative and would have to be looked at one by one.
 
 Weights are int8 with one scale an output, or float32 with scales of 1; activations, sums and cache are float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-
-FAST = {"reassoc", "contract", "arcp", "nsz"}
-part = njit(fastmath=FAST, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-
-def compiled(function: Callable[..., Floats]) -> Callable[..., Floats]:
-    """Compile at the first call, or load what was compiled; without a place to keep it, compile at every start."""
-    try:
-        return njit(function, fastmath=FAST, nogil=True, error_model="numpy", cache=True)
-    except RuntimeError:
-        return njit(function, fastmath=FAST, nogil=True, error_model="numpy")
-
+from orpheus_serving.compiled import Floats, compiled, part
 
 LOG2_E = np.float32(1.4426950408889634)
 LN_2 = np.float32(0.6931471805599453)
@@ -109,8 +95,9 @@ def gate(gated: Floats) -> None:
     """[n, 2 * width]: gates, then what they let through -> silu(gate) * up in the first half"""
     width = gated.shape[1] // 2
     for i in range(len(gated)):
+        gates, ups = gated[i, :width], gated[i, width:]
         for j in range(width):
-            gated[i, j] = gated[i, j] / (ONE + exponential(-gated[i, j])) * gated[i, width + j]
+            gates[j] = gates[j] / (ONE + exponential(-gates[j])) * ups[j]
 
 
 @part
@@ -145,13 +132,14 @@ def turn(qkv: Floats, cos: Floats, sin: Floats, position: int, own: Floats) -> N
     parts, width = len(own), cos.shape[1]
     half, start, kept = width // 2, len(qkv) - parts * width, len(own) * width // 2
     for at in range(0, start + kept, width):
+        firsts, seconds = qkv[at : at + half], qkv[at + half : at + width]
         for j in range(half):
-            first, second = qkv[at + j], qkv[at + half + j]
-            qkv[at + j] = first * cos[position, j] + second * sin[position, j]
-            qkv[at + half + j] = second * cos[position, half + j] + first * sin[position, half + j]
-    for part in range(parts):
+            first, second = firsts[j], seconds[j]
+            firsts[j] = first * cos[position, j] + second * sin[position, j]
+            seconds[j] = second * cos[position, half + j] + first * sin[position, half + j]
+    for head in range(parts):
         for j in range(width):
-            own[part, position, j] = qkv[start + part * width + j]
+            own[head, position, j] = qkv[start + head * width + j]
 
 
 @part
@@ -161,13 +149,13 @@ def attend(qkv: Floats, own: Floats, length: int, scores: Floats, out: Floats) -
     heads = len(out) // width
     scale = ONE / np.sqrt(np.float32(width))
     for h in range(heads):
-        at = h * width
+        query, to = qkv[h * width : (h + 1) * width], out[h * width : (h + 1) * width]
         keys, values = own[h * kv_heads // heads], own[kv_heads + h * kv_heads // heads]
         highest = np.float32(-np.inf)
         for t in range(length):
-            score = np.float32(0)
+            key, score = keys[t], np.float32(0)
             for d in range(width):
-                score += qkv[at + d] * keys[t, d]
+                score += query[d] * key[d]
             scores[t] = score * scale
             highest = max(highest, scores[t])
         total = np.float32(0)
@@ -175,11 +163,11 @@ def attend(qkv: Floats, own: Floats, length: int, scores: Floats, out: Floats) -
             scores[t] = exponential(scores[t] - highest)
             total += scores[t]
         for d in range(width):
-            out[at + d] = 0
+            to[d] = 0
         for t in range(length):
-            share = scores[t] / total
+            value, share = values[t], scores[t] / total
             for d in range(width):
-                out[at + d] += share * values[t, d]
+                to[d] += share * value[d]
 
 
 @part

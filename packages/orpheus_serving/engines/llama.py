@@ -31,7 +31,6 @@ a step has to read every weight once, and a 20 M parameter model's then fit into
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -45,6 +44,7 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from orpheus_serving.compiled import has_numba
 from orpheus_serving.engines.config import LlamaConfig
 from orpheus_serving.errors import CheckpointError
 from orpheus_serving.products import Product, int8_product, one_by_one, product, quantise, rows_are_alike
@@ -269,10 +269,6 @@ def compiled_step(fixed: Sequence[Tensor], eps: float) -> Callable[[Tensor, Sequ
         return torch.from_numpy(step(x.numpy(), np.array(rows), np.array(lengths) - 1, *arrays, eps))
 
     return run
-
-
-def has_numba() -> bool:
-    return importlib.util.find_spec("numba") is not None
 
 
 def rope_tables(config: LlamaConfig, length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
