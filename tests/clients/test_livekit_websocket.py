@@ -81,6 +81,21 @@ async def test_an_interruption_stops_generation(paced: Served, session: aiohttp.
     assert paced.until_idle() - left < LONGEST_STOP
 
 
+async def test_cartesia_hears_nothing_of_what_was_interrupted(served: Served, session: aiohttp.ClientSession) -> None:
+    """Its plugin says nothing about an interruption: what it does not read is not made, and the next utterance is that alone."""
+    tts = cartesia_tts(served, session)
+    alone = seconds(await speak(tts, "Hello there, friend."))
+    stream = tts.stream()
+    stream.push_text("A long story that nobody hears to its end. " * 200)
+    stream.end_input()
+    assert (await anext(aiter(stream))).frame.duration > 0
+    await stream.aclose()
+    assert seconds(await speak(tts, "Hello there, friend.")) == pytest.approx(alone, abs=0.1)
+    served.until_idle()
+    assert len(served.said()) < 150
+    await tts.aclose()
+
+
 @TTS
 async def test_an_unknown_voice_is_an_error(served: Served, session: aiohttp.ClientSession, make: Any) -> None:
     tts = make(served, session, voice="nobody")
