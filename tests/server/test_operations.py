@@ -27,6 +27,7 @@ from websockets.sync.client import connect
 
 from orpheus_serving.server import logs
 from orpheus_serving.server.logs import JsonFormatter
+from orpheus_serving.server.serve import allow_files
 
 BODY = {"input": "The secret word is xylophone.", "response_format": "pcm", "seed": 1}
 
@@ -233,6 +234,9 @@ def test_what_leaves_the_process_has_request_ids_and_nothing_that_is_secret(
     assert all(span.end_time_unix_nano > span.start_time_unix_nano for span in spans)
     resources = {pair.key: pair.value.string_value for pair in received[0].resource_spans[0].resource.attributes}
     assert resources["service.name"] == "orpheus-serving"
+    (upgrade,) = [fields for fields in map(json.loads, server.lines) if fields.get("path") == "/tts/websocket"]
+    assert upgrade["request_id"] == "my-request-8"
+    assert upgrade["bytes"] > 1000
     for secret in ("xylophone", "hidden"):
         assert secret not in str(received)
         assert secret not in "".join(server.lines)
@@ -308,6 +312,19 @@ def test_a_server_for_everybody_refuses_to_start_without_keys(noise_folder: Path
     server = Process.serve(noise_folder, "--host", "0.0.0.0")
     assert server.end() == 1
     assert "ORPHEUS_SERVER_API_KEYS" in "".join(server.lines)
+
+
+def test_connections_are_not_bounded_by_the_usual_limit_on_files() -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+        allow_files(600)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (600, before[1])
+        allow_files(100)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 600, "never lower"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(noise_folder: Path) -> None:

@@ -90,6 +90,8 @@ class RequestMiddleware:
                     message = dict(message) | {"headers": [*headers, (b"x-request-id", ident.encode())]}
             elif message["type"] == "http.response.body":
                 sent += len(message.get("body", b""))
+            elif message["type"] == "websocket.send":
+                sent += len(message.get("bytes") or message.get("text") or "")
             await send(message)
 
         try:

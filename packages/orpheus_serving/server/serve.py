@@ -30,6 +30,7 @@ from .tracing import open_tracer
 
 log = logging.getLogger(__name__)
 
+SPARE_FILES = 200  # for the model, the log and whatever else is open
 SEND_BUFFER = 128 * 1024  # bytes, which Linux doubles; 5 s of PCM
 PING_INTERVAL = 20.0  # seconds between two pings of a WebSocket
 LAST_BYTES = 5  # seconds for what has been spoken to reach its clients, after the last stream has ended
@@ -51,8 +52,21 @@ def serve(options: ServerOptions, settings: Settings) -> None:
 
 def run(service: Service, listener: socket.socket) -> None:
     """Load and serve on an event loop of its own until a signal comes. Raises ServeError."""
+    allow_files(service.options.max_connections + SPARE_FILES)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(_serve(service, listener))
+
+
+def allow_files(count: int) -> None:
+    """Raise this process's limit on open files, each connection being one, to `count`, as far as it may. Often it is 1,024."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 @contextlib.contextmanager
