@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 from live import PATIENCE, LiveServer, serving
@@ -26,6 +27,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from orpheus_serving.server import logs
+from orpheus_serving.server.grpc.riva_tts_pb2 import SynthesizeSpeechRequest
+from orpheus_serving.server.grpc.riva_tts_pb2_grpc import RivaSpeechSynthesisStub
 from orpheus_serving.server.logs import JsonFormatter
 from orpheus_serving.server.serve import allow_files
 
@@ -208,7 +211,9 @@ def test_what_leaves_the_process_has_request_ids_and_nothing_that_is_secret(
     """The whole server, its log and a collector of traces: no word that is spoken, no key, in any of them."""
     endpoint, received = collector
     environment = {"ORPHEUS_SERVER_OTEL_ENDPOINT": endpoint, "ORPHEUS_SERVER_API_KEYS": "hidden"}
-    with Process.serve(noise_folder, **environment) as server:
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    with Process.serve(noise_folder, "--grpc-port", "0", **environment) as server:
+        grpc_port = server.until("listening for gRPC")["port"]
         url = server.url()
         headers = {"Authorization": "Bearer hidden", "X-Request-Id": "my-request-7"}
         with httpx.Client(base_url=url, headers=headers, timeout=PATIENCE) as client:
@@ -222,15 +227,26 @@ def test_what_leaves_the_process_has_request_ids_and_nothing_that_is_secret(
             ws.send(json.dumps(message))
             while not json.loads(ws.recv(PATIENCE))["done"]:
                 pass
+        metadata = (
+            ("authorization", "Bearer hidden"),
+            ("x-request-id", "my-request-9"),
+            ("traceparent", f"00-{trace}-b7ad6b7169203331-01"),
+        )
+        asked = SynthesizeSpeechRequest(text=BODY["input"], custom_configuration={"max_tokens": "50"})
+        with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+            answer = RivaSpeechSynthesisStub(channel).Synthesize(asked, metadata=metadata, timeout=PATIENCE)
+        assert answer.id.value == "my-request-9"
         server.terminate()
         assert server.end() == 0
     scopes = [scope for request in received for resource in request.resource_spans for scope in resource.scope_spans]
     spans = [span for scope in scopes for span in scope.spans]
     shown = {span.name: {pair.key: pair.value for pair in span.attributes} for span in spans if span.status.code == 0}
-    assert sorted(span.name for span in spans) == ["speech openai", "speech openai", "speech websocket"]
+    assert sorted(span.name for span in spans) == ["speech grpc", "speech openai", "speech openai", "speech websocket"]
     assert shown["speech openai"]["speech.request_id"].string_value == "my-request-7"
     assert shown["speech websocket"]["speech.request_id"].string_value == "my-request-8"
     assert shown["speech websocket"]["speech.outcome"].string_value == "length"
+    assert shown["speech grpc"]["speech.request_id"].string_value == "my-request-9"
+    assert [span.name for span in spans if span.trace_id.hex() == trace] == ["speech grpc"]
     assert all(span.end_time_unix_nano > span.start_time_unix_nano for span in spans)
     resources = {pair.key: pair.value.string_value for pair in received[0].resource_spans[0].resource.attributes}
     assert resources["service.name"] == "orpheus-serving"

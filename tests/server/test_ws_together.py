@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from live import LiveServer, serving
+from test_ws_session import LONGEST_STOP
 from ws_client import Client, Prompts, client, recording, spoken
 
 PATH = "/v1/audio/speech/websocket?model=orpheus&voice=noise&language=en"
@@ -81,8 +83,10 @@ def test_clear_stops_everything_at_once(noise_folder: Path) -> None:
         append(socket, "Another one.")
         live.call(live.engine.advance, 10)
         socket.until(DELTA)
+        cleared = time.monotonic()
         socket.send(type="input_text_buffer.clear")
         live.until(lambda: not live.engine.active, "the engine's request is closed")
+        assert time.monotonic() - cleared < LONGEST_STOP
         live.settle()
         socket.send(type="tts_session.updated", session={"voice": "hiss"})
         socket.until("session.updated")  # nothing of the old items is behind it

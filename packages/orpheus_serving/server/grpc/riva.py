@@ -33,6 +33,7 @@ from ...errors import InvalidRequest, OrpheusServingError, Overloaded
 from ...request import SpeechRequest
 from ..logs import ident_for, request_id
 from ..service import ClientStalled, Service
+from ..tracing import traceparent
 from .audio import AudioWriter
 from .riva_common_pb2 import RequestId
 from .riva_tts_pb2 import (
@@ -78,6 +79,7 @@ class RivaService(RivaSpeechSynthesisServicer):
     async def Synthesize(self, request: SynthesizeSpeechRequest, context: Context) -> SynthesizeSpeechResponse:
         audio = bytearray()
         async with _statuses(context):
+            _remember(request, context)
             wanted, writer = self._read(request)
             async with self._service.speech(wanted, protocol=PROTOCOL) as speech:
                 processed = " ".join(speech.speech.chunks)
@@ -96,6 +98,7 @@ class RivaService(RivaSpeechSynthesisServicer):
             first = await self._next(context)
             if first is None:
                 raise InvalidRequest("text", "the stream was closed without a request")
+            _remember(first, context)
             wanted, writer = self._read(first)
             answer = _Answer(context, _ident(first), self._service.options.stall_timeout)
             async with self._service.speech(wanted, protocol=PROTOCOL, text=self._texts(first, context, answer)) as speech:
@@ -165,7 +168,6 @@ class RivaService(RivaSpeechSynthesisServicer):
 
     def _read(self, request: SynthesizeSpeechRequest) -> tuple[SpeechRequest, AudioWriter]:
         """What is asked for. Raises InvalidRequest with the field as the client knows it."""
-        request_id.set(ident_for(request.id.value))  # in the logs; each call is a task of its own
         _refuse_unsupported(request)
         self._check_language(request.language_code)
         writer = AudioWriter(request.encoding, self._service.sample_rate, request.sample_rate_hz)
@@ -197,6 +199,13 @@ def _refuse_unsupported(request: SynthesizeSpeechRequest) -> None:
         raise InvalidRequest("zero_shot_data", "recordings cannot be imitated here; name a voice in voice_name")
     if request.custom_dictionary:
         raise InvalidRequest("custom_dictionary", "the model reads letters and knows no phonemes; spell the words as they sound")
+
+
+def _remember(request: SynthesizeSpeechRequest, context: Context) -> None:
+    """Set what logs and traces say about this call, which is a task of its own: the client's id, and the trace it belongs to."""
+    metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
+    request_id.set(ident_for(request.id.value or metadata.get("x-request-id", "")))
+    traceparent.set(metadata.get("traceparent"))
 
 
 def _ident(request: SynthesizeSpeechRequest) -> RequestId:
