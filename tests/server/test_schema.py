@@ -25,7 +25,7 @@ def test_the_document_says_what_can_be_asked(live_server: LiveServer) -> None:
 
 @pytest.mark.skipif(not find_spec("schemathesis"), reason="schemathesis is not installed")
 def test_nothing_that_the_document_allows_or_forbids_is_an_error_of_the_server(live_server: LiveServer, tmp_path: Path) -> None:
-    options = ["--checks", "not_a_server_error", "--max-examples", "6", "--seed", "1", "--no-color", "--mode", "all"]
+    options = ["--checks", "not_a_server_error", "--max-examples", "40", "--seed", "1", "--no-color", "--mode", "all"]
     command = [sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()", "run", *options]
     done = subprocess.run(
         [*command, f"{live_server.url}/openapi.json"], capture_output=True, text=True, check=False, cwd=tmp_path
