@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ Floats = NDArray[np.float32]
 OPTIONS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "arcp", "nsz"}, "nogil": True, "error_model": "numpy"}
 
 
+@cache
 def has_numba() -> bool:
     return importlib.util.find_spec("numba") is not None
 

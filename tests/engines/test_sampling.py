@@ -1,8 +1,9 @@
-"""The vectorised draw against one that takes a row at a time and says what it does."""
+"""The draw, by rows and vectorised, against one that takes a row at a time and says what it does."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,10 +18,18 @@ from transformers.generation.logits_process import (
 )
 
 from orpheus_serving.engines.base import Sampling
-from orpheus_serving.engines.sampling import Candidates, draw
+from orpheus_serving.engines.sampling import Candidates, _drawn_together, draw
 from orpheus_serving.tokens import TokenLayout
 
 WIDTH = 24
+
+
+Draw = Callable[[torch.Tensor, torch.Tensor | None, list[Sampling], list[float]], list[int]]
+
+
+@pytest.fixture(scope="module", params=[draw, _drawn_together], ids=["by rows, as on a CPU", "together, as on a GPU"])
+def any_draw(request: pytest.FixtureRequest) -> Draw:
+    return request.param  # type: ignore[no-any-return]
 
 
 @st.composite
@@ -56,7 +65,7 @@ def reference_distribution(logits: list[float], seen: set[int], sampling: Sampli
     return [kept.get(c, 0.0) / sum(kept.values()) for c in range(len(scores))]
 
 
-def drawn_distribution(logits: list[float], seen: set[int], sampling: Sampling, points: int = 4000) -> list[float]:
+def drawn_distribution(draw: Draw, logits: list[float], seen: set[int], sampling: Sampling, points: int = 4000) -> list[float]:
     """What `draw` says at evenly spread uniform numbers: its distribution, up to 1 / points a column."""
     mask = torch.tensor([c in seen for c in range(len(logits))])
     columns = draw(
@@ -69,14 +78,14 @@ def drawn_distribution(logits: list[float], seen: set[int], sampling: Sampling, 
     return (counts / points).tolist()
 
 
-@given(rows())
-def test_the_distribution_is_the_reference_s(row: tuple[list[float], set[int], Sampling]) -> None:
+@given(row=rows())
+def test_the_distribution_is_the_reference_s(any_draw: Draw, row: tuple[list[float], set[int], Sampling]) -> None:
     expected = reference_distribution(*row)
-    assert drawn_distribution(*row) == pytest.approx(expected, abs=2 / 4000)
+    assert drawn_distribution(any_draw, *row) == pytest.approx(expected, abs=2 / 4000)
 
 
-@given(rows())
-def test_the_distribution_is_that_of_transformers(row: tuple[list[float], set[int], Sampling]) -> None:
+@given(row=rows())
+def test_the_distribution_is_that_of_transformers(any_draw: Draw, row: tuple[list[float], set[int], Sampling]) -> None:
     logits, seen, sampling = row
     if sampling.temperature == 0:
         return
@@ -88,31 +97,35 @@ def test_the_distribution_is_that_of_transformers(row: tuple[list[float], set[in
         processors.append(TopPLogitsWarper(sampling.top_p))
     history = torch.tensor([sorted(seen)], dtype=torch.long)
     expected = processors(history, torch.tensor([logits])).softmax(-1)[0].tolist()
-    assert drawn_distribution(*row) == pytest.approx(expected, abs=2 / 4000)
+    assert drawn_distribution(any_draw, *row) == pytest.approx(expected, abs=2 / 4000)
 
 
-@given(st.lists(rows(), min_size=1, max_size=6), st.integers(0, 2**32 - 1))
-def test_a_row_draws_the_same_in_any_company(batch: list[tuple[list[float], set[int], Sampling]], seed: int) -> None:
+@given(batch=st.lists(rows(), min_size=1, max_size=6), seed=st.integers(0, 2**32 - 1))
+def test_a_row_draws_the_same_in_any_company(
+    any_draw: Draw, batch: list[tuple[list[float], set[int], Sampling]], seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     uniforms = torch.rand(len(batch), generator=generator).tolist()
     logits = torch.tensor([row[0] for row in batch])
     seen = torch.tensor([[c in row[1] for c in range(WIDTH)] for row in batch])
     samplings = [row[2] for row in batch]
-    together = draw(logits, seen, samplings, uniforms)
-    alone = [draw(logits[n : n + 1], seen[n : n + 1], samplings[n : n + 1], uniforms[n : n + 1])[0] for n in range(len(batch))]
+    together = any_draw(logits, seen, samplings, uniforms)
+    alone = [
+        any_draw(logits[n : n + 1], seen[n : n + 1], samplings[n : n + 1], uniforms[n : n + 1])[0] for n in range(len(batch))
+    ]
     assert together == alone
 
 
 @pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-53])
-def test_what_cannot_follow_is_never_drawn(uniform: float) -> None:
+def test_what_cannot_follow_is_never_drawn(any_draw: Draw, uniform: float) -> None:
     logits = torch.full((1, 9), float("-inf"))
     logits[0, [2, 7]] = torch.tensor([-30.0, 40.0])
     for sampling in (Sampling(1, temperature=9.0, top_p=1.0), Sampling(1, temperature=0), Sampling(1, top_k=1)):
-        assert draw(logits, torch.ones(1, 9, dtype=torch.bool), [sampling], [uniform])[0] in (2, 7)
+        assert any_draw(logits, torch.ones(1, 9, dtype=torch.bool), [sampling], [uniform])[0] in (2, 7)
 
 
-def test_equal_logits_go_to_the_lower_column() -> None:
-    assert draw(torch.zeros(1, 5), torch.zeros(1, 5, dtype=torch.bool), [Sampling(1, temperature=0)], [0.9]) == [0]
+def test_equal_logits_go_to_the_lower_column(any_draw: Draw) -> None:
+    assert any_draw(torch.zeros(1, 5), torch.zeros(1, 5, dtype=torch.bool), [Sampling(1, temperature=0)], [0.9]) == [0]
 
 
 def test_candidates_map_ids_to_places_and_back() -> None:
