@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import interpreted  # noqa: F401  first: it makes kernels run here
 import pytest
 import torch
 from torch import Tensor
-
-import interpreted  # noqa: F401  first: it makes kernels run here
 
 from orpheus_serving.engines.cuda_kernels import FP8, PAGE, Raw, Rows, attend, gate, last_norm, norm, rotate
 

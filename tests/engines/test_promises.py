@@ -25,10 +25,18 @@ PROMPT = LAYOUT.prompt_ids([50, 51, 52])
 Make = Callable[[], Engine]
 
 
-@pytest.fixture(params=["scripted", "transformers", "transformers batched"])
-def make(request: pytest.FixtureRequest, checkpoint: Path) -> Make:
+@pytest.fixture(params=["scripted", "transformers", "transformers batched", "cuda"])
+def make(request: pytest.FixtureRequest, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     if request.param == "scripted":
         return lambda: ScriptedEngine(FRAMES, layout=LAYOUT)
+    if request.param == "cuda":  # its GPU is a stand-in
+        import interpreted  # noqa: F401
+        from row_standin import RowStandin
+
+        from orpheus_serving.engines import cuda
+
+        monkeypatch.setattr(cuda, "RowModel", RowStandin)
+        return lambda: cuda.CudaEngine(checkpoint, LAYOUT, max_streams=3, max_length=600, memory=1000, device="cpu")
     exact = request.param == "transformers"
     return lambda: TransformersEngine(
         checkpoint, LAYOUT, device="cpu", dtype="float32", max_streams=3, max_length=600, exact=exact

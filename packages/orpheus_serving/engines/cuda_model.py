@@ -41,6 +41,7 @@ from orpheus_serving.tokens import TokenLayout
 
 NEWEST = -1  # as a row's token: the id that its stream drew last
 SMALLEST_BUCKET = 8  # fewer rows would cost as much
+BUCKETS = (8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256)  # then every 64
 PROGRAMS = 1024  # of attention, wanted at least, so that few rows keep a GPU of about 132 processors busy
 MOST_PARTS = 16
 MOST_SENT = 4
@@ -50,9 +51,8 @@ Ints = NDArray[np.int32]
 
 
 def buckets(most: int) -> list[int]:
-    """Sizes of steps: close together, since a step is padded to the next; 16 to 64 apart where products work in such tiles."""
-    sizes = [size for size in (8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256) if size < most]
-    sizes += range(320, most, 64)
+    """Sizes of steps up to `most`: close together, since a step is padded to the next."""
+    sizes = [size for size in (*BUCKETS, *range(320, most, 64)) if size < most]
     return [*sizes, -(-most // SMALLEST_BUCKET) * SMALLEST_BUCKET]
 
 
