@@ -171,11 +171,15 @@ async def test_a_gpu_that_fails_ends_everybody_with_its_reason(checkpoint: Path)
             await read(engine, prompt_of(5, ends=False), 0, 7, "late")
 
 
-async def test_it_can_be_started_again(checkpoint: Path) -> None:
+async def test_it_can_be_stopped_midway_and_started_again(checkpoint: Path) -> None:
     async with started(checkpoint) as engine:
+        model().gate.clear()
         running = asyncio.create_task(read(engine, prompt_of(5, ends=False), 0, 1000))
-        await read(engine, prompt_of(6, ends=False), 0, 7)
-        await engine.stop()
+        stopping = asyncio.create_task(engine.stop())
+        while not engine._stopping:  # noqa: ASYNC110 - the step that is under way is let go once the stop is asked for
+            await asyncio.sleep(0)
+        model().gate.set()
+        await stopping
         with pytest.raises(EngineError, match="the engine was stopped"):
             await running
         await engine.start()
