@@ -104,7 +104,7 @@ class VllmEngine:
             from vllm import AsyncEngineArgs
             from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
-            raise EngineError(f"engine vllm: {error}; install requirements/gpu.txt") from error
+            raise EngineError(f"engine vllm: {error}; install requirements/vllm.txt") from error
         if vllm.__version__ != VERSION:
             log.warning("vLLM %s is installed; this engine was written against %s", vllm.__version__, VERSION)
         try:
