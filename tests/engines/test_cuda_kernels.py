@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import interpreted  # noqa: F401  first: it makes kernels run here
 import pytest
 import torch
 from torch import Tensor
 
+from orpheus_serving.engines import cuda_kernels, draw_kernel
 from orpheus_serving.engines.cuda_kernels import FP8, PAGE, Raw, Rows, attend, gate, last_norm, norm, rotate
 
 KV_HEADS, GROUP, HEAD_DIM, LENGTH = 2, 3, 32, 4 * PAGE
@@ -143,3 +149,13 @@ def test_attention_reads_the_own_context_only_and_all_of_it(parts: int) -> None:
     q, places, positions = streams.write(rows)
     out = attend(q, streams.cache, places, positions, streams.tables, parts=parts)
     close_to_fp8(out, torch.stack([streams.attended(*row) for row in rows]), before=0.01)
+
+
+def test_the_compiler_for_hopper_takes_every_kernel(tmp_path: Path) -> None:
+    """In a process of its own, since here kernels are made for the interpreter."""
+    script = Path(__file__).with_name("compile_kernels.py")
+    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    built = set(done.stdout.split())
+    assert built == {name for module in (cuda_kernels, draw_kernel) for name in vars(module) if name.endswith("_kernel")}
