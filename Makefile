@@ -66,6 +66,8 @@ setup-dev: .venv/dev.stamp
 	  exit 1; \
 	fi
 	$(PIP) -r requirements/cpu.txt -e .
+	@echo "compiling a step of the language model for this processor, once"
+	@$(BIN)/orpheus-serving say "Ready." --output .venv/ready.wav >.venv/ready.log 2>&1 || { cat .venv/ready.log >&2; exit 1; }
 	@touch $@
 
 .venv/dev.stamp: requirements/truss.txt requirements/server.txt requirements/dev.txt .venv/cpu.stamp
