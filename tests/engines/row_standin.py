@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -50,6 +51,7 @@ class RowStandin:
     """`fail_at`: the step that raises. `gate`: while it is not set, no step is done."""
 
     made: ClassVar[list[RowStandin]] = []
+    seconds: ClassVar[float] = 0  # that a step takes
 
     def __init__(
         self, config: Any, weights: Any, layout: TokenLayout, *, places: int, rows: int, length: int, device: Any
@@ -82,6 +84,7 @@ class RowStandin:
 
     def step(self, places: Sequence[int], positions: Sequence[int], tokens: Sequence[int]) -> Ticket:
         assert self.gate.wait(30)
+        time.sleep(self.seconds)
         self.steps += 1
         if self.steps == self.fail_at:
             raise RuntimeError("the GPU fell off the bus")

@@ -36,6 +36,7 @@ def make(request: pytest.FixtureRequest, checkpoint: Path, monkeypatch: pytest.M
         from orpheus_serving.engines import cuda
 
         monkeypatch.setattr(cuda, "RowModel", RowStandin)
+        monkeypatch.setattr(RowStandin, "seconds", 0.001)  # or a stream of 590 ids would be over before anybody can stop it
         return lambda: cuda.CudaEngine(checkpoint, LAYOUT, max_streams=3, max_length=600, memory=1000, device="cpu")
     exact = request.param == "transformers"
     return lambda: TransformersEngine(

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from orpheus_serving.engines.base import Sampling, check_layout, token_budget
 from orpheus_serving.engines.config import read_config
+from orpheus_serving.engines.delivery import Item, deliver
 from orpheus_serving.engines.llama import LlamaDecoder, Weights
 from orpheus_serving.engines.sampling import Candidates, draw
 from orpheus_serving.errors import CheckpointError, EngineError
@@ -50,7 +51,7 @@ class _Request:
     sampling: Sampling
     budget: int  # ids it may generate: max_tokens, or what its row has room for
     loop: asyncio.AbstractEventLoop
-    lists: asyncio.Queue[list[int] | EngineError | None] = field(default_factory=asyncio.Queue)  # None ends the stream
+    lists: asyncio.Queue[Item] = field(default_factory=asyncio.Queue)
     closed: bool = False
 
     uniforms: random.Random = field(init=False)
@@ -62,7 +63,7 @@ class _Request:
         self.uniforms = random.Random(self.sampling.seed)
 
 
-_Event = tuple[_Request, list[int] | EngineError | None]
+_Event = tuple[_Request, Item]
 _Batch = list[tuple[int, _Request]]  # row and request, in the order of the rows
 
 
@@ -205,14 +206,14 @@ class TransformersEngine:
             running = [(row, request) for row, request in enumerate(self._rows) if request and not request.closed]
             if running:
                 self._try(self._step, running, events)
-            self._deliver(events)
+            deliver(events)
             if self._dead:
                 break
         with self._changed:
             left = [*filter(None, self._rows), *self._waiting]
             self._rows = [None] * self._max_streams
             self._waiting.clear()
-        self._deliver([(request, EngineError(f"request {request.id}: {self._dead}")) for request in left])
+        deliver([(request, EngineError(f"request {request.id}: {self._dead}")) for request in left])
 
     def _has_work(self) -> bool:
         return self._stopping or bool(self._waiting) or any(self._rows)
@@ -293,24 +294,6 @@ class TransformersEngine:
         columns = draw(logits, self._seen[rows, groups], samplings, uniforms)
         self._seen[rows, groups, columns] = True
         return columns
-
-    @staticmethod
-    def _deliver(events: list[_Event]) -> None:
-        """Hand out, with one call to an event loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[_Event]] = {}
-        for event in events:
-            by_loop.setdefault(event[0].loop, []).append(event)
-        for loop, its in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_put, its)
-            except RuntimeError:  # the loop was closed under its requests: nobody is left to read them
-                for request, _ in its:
-                    request.closed = True
-
-
-def _put(events: list[_Event]) -> None:
-    for request, item in events:
-        request.lists.put_nowait(item)
 
 
 def fetch(checkpoint: str | Path, revision: str | None) -> Path:
