@@ -34,7 +34,11 @@ class Ticket:
     model: RowStandin
     drawn: list[int]
 
+    number: int
+
     def ids(self) -> list[int]:
+        if self.number == self.model.unreadable:
+            raise RuntimeError("the GPU fell off the bus")
         self.model.unread -= 1
         return self.drawn
 
@@ -48,7 +52,7 @@ class Place:
 
 
 class RowStandin:
-    """`fail_at`: the step that raises. `gate`: while it is not set, no step is done."""
+    """`fail_at`: the step that raises when it is sent, `unreadable`: when it is read. `gate`: while it is not set, no step is done."""
 
     made: ClassVar[list[RowStandin]] = []
     seconds: ClassVar[float] = 0  # that a step takes
@@ -67,6 +71,7 @@ class RowStandin:
         self.unread = 0
         self.largest = 0
         self.fail_at: int | None = None
+        self.unreadable: int | None = None
         self.gate = threading.Event()
         self.gate.set()
         RowStandin.made.append(self)
@@ -101,4 +106,4 @@ class RowStandin:
             assert token == (state.prompt[position] if position < len(state.prompt) else NEWEST)
             state.next += 1
             drawn.append(next(state.ids) if position >= len(state.prompt) - 1 else -7)
-        return Ticket(self, drawn)
+        return Ticket(self, drawn, self.steps)

@@ -171,6 +171,14 @@ async def test_a_gpu_that_fails_ends_everybody_with_its_reason(checkpoint: Path)
             await read(engine, prompt_of(5, ends=False), 0, 7, "late")
 
 
+async def test_a_step_that_cannot_be_read_ends_those_whose_last_it_was_too(checkpoint: Path) -> None:
+    """They have no more rows to come, and so stand in no other list of the engine."""
+    async with started(checkpoint) as engine:
+        model().unreadable = model().steps + 3
+        with pytest.raises(EngineError, match="request r: the engine failed: the GPU fell off the bus"):
+            await asyncio.wait_for(read(engine, prompt_of(5, ends=False), 0, 3), 30)
+
+
 async def test_it_can_be_stopped_midway_and_started_again(checkpoint: Path) -> None:
     async with started(checkpoint) as engine:
         model().gate.clear()

@@ -236,7 +236,8 @@ class CudaEngine:
                     self._model.admit(request.place, request.prompt, request.sampling, request.seed, request.pages)
                 sent = self._send()
                 if len(self._sent) >= AHEAD or (self._sent and not sent):
-                    deliver(self._read(self._sent.popleft()))
+                    deliver(self._read(self._sent[0]))
+                    self._sent.popleft()  # not before: if it cannot be read, its requests are among those that hear so
         except Exception as error:  # a GPU that fails answers nobody any more
             log.exception("the engine failed")
             with self._changed:
