@@ -52,7 +52,7 @@ class Place:
 
 
 class RowStandin:
-    """`fail_at`: the step that raises when it is sent, `unreadable`: when it is read. `gate`: while it is not set, no step is done."""
+    """`fail_at`: the step that raises when it is sent; `unreadable`: when it is read. Until `gate` is set, no step is done."""
 
     made: ClassVar[list[RowStandin]] = []
     seconds: ClassVar[float] = 0  # that a step takes

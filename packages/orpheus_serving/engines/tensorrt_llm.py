@@ -37,6 +37,8 @@ from typing import Any
 
 from orpheus_serving.engines.base import Sampling, check_layout, token_budget
 from orpheus_serving.engines.config import read_config
+from orpheus_serving.engines.readers import Readers
+from orpheus_serving.engines.sampling import GREEDY_BELOW
 from orpheus_serving.engines.transformers import fetch
 from orpheus_serving.errors import EngineError
 from orpheus_serving.tokens import TokenLayout
@@ -45,7 +47,6 @@ log = logging.getLogger(__name__)
 
 VERSION = "1.2.1"  # the release whose source this was written against
 FRAME = 7  # ids of a list
-GREEDY_BELOW = 1e-4  # a temperature below it is greedy, as in `sampling.py`
 KV_SHARE = 0.9  # of the memory that is free once the weights are loaded; the rest is for the codec's and torch's workspaces
 PREFILL_TOKENS = 2048  # prompt ids of one step: more would hold up everybody's next frame
 GRAPH_STEP = 16  # CUDA graphs for every 16th batch size; a batch is padded to the next. Left alone, 129 would run as 256
@@ -75,13 +76,14 @@ class TensorRtLlmEngine:
         self._revision = revision
         self._vocabulary = 0
         self._llm: Any = None
-        self._readers: set[asyncio.Task[Any]] = set()  # tasks that wait for the worker's next output right now
+        self._readers = Readers("TensorRT-LLM")
 
     async def start(self) -> None:
         """Load and warm up. Loading runs in a thread, so the loop goes on. Raises CheckpointError or EngineError."""
         if self._llm is not None:
             return
         self._llm = await asyncio.to_thread(self._build)
+        self._readers.open()
         try:
             for number, length in enumerate(WARM_UP_PROMPTS):
                 prompt = [self._layout.prompt_before[0]] * min(length, self._max_length - 30)
@@ -139,8 +141,7 @@ class TensorRtLlmEngine:
     async def stop(self) -> None:
         """End every request with EngineError, and the worker process."""
         llm, self._llm = self._llm, None
-        for reader in self._readers:
-            reader.cancel()
+        self._readers.close()
         if llm is not None:
             await asyncio.to_thread(llm.shutdown)
 
@@ -155,7 +156,7 @@ class TensorRtLlmEngine:
         except Exception as error:
             raise EngineError(f"request {request_id}: TensorRT-LLM refused it: {error or type(error).__name__}") from error
         try:
-            while await self._advance(result, request_id):
+            while await self._readers.next(result, request_id) is not None:  # `result` then holds it
                 output = result.outputs[0]
                 if output.finish_reason in ("cancelled", "timeout"):
                     raise EngineError(f"request {request_id}: TensorRT-LLM ended it: {output.finish_reason}")
@@ -168,23 +169,6 @@ class TensorRtLlmEngine:
             if self._llm is llm and not result.finished:  # `shutdown` aborts what is left, in a thread of its own
                 with contextlib.suppress(Exception):  # of an engine that is gone
                     result.abort()
-
-    async def _advance(self, result: Any, request_id: str) -> bool:
-        """Wait for the request's next output, which `result` then holds; False at its end. `stop` ends the wait."""
-        reader = asyncio.current_task()
-        assert reader is not None
-        self._readers.add(reader)
-        try:
-            return await anext(result, None) is not None
-        except asyncio.CancelledError:
-            if self._llm is not None:
-                raise  # the caller's own cancellation
-            reader.uncancel()
-            raise EngineError(f"request {request_id}: the engine was stopped") from None
-        except Exception as error:
-            raise EngineError(f"request {request_id}: TensorRT-LLM failed: {error or type(error).__name__}") from error
-        finally:
-            self._readers.discard(reader)
 
     def _parameters(self, prompt: Sequence[int], sampling: Sampling) -> Any:
         from tensorrt_llm import SamplingParams

@@ -23,6 +23,8 @@ from typing import Any
 
 from orpheus_serving.engines.base import Sampling, check_layout, token_budget
 from orpheus_serving.engines.config import read_config
+from orpheus_serving.engines.readers import Readers
+from orpheus_serving.engines.sampling import GREEDY_BELOW
 from orpheus_serving.engines.transformers import fetch
 from orpheus_serving.errors import EngineError
 from orpheus_serving.tokens import TokenLayout
@@ -30,7 +32,6 @@ from orpheus_serving.tokens import TokenLayout
 log = logging.getLogger(__name__)
 
 VERSION = "0.24.0"  # the release whose insides `vllm_model.py` and `vllm_scheduler.py` were written against
-GREEDY_BELOW = 1e-4  # a temperature below it is greedy, as in `sampling.py`
 RESERVE = 3 << 30  # bytes of the GPU that stay free: this process' context, the codec's workspaces
 PREFILL_TOKENS = 2048  # prompt ids of one step: more would hold up everybody's next frame
 GRAPH_TOKENS = 1024  # ids of the largest step that runs as CUDA graphs: 256 streams beside a dozen prompts
@@ -77,13 +78,14 @@ class VllmEngine:
         self._eager = eager
         self._vocabulary = 0
         self._llm: Any = None
-        self._readers: set[asyncio.Task[Any]] = set()  # tasks that wait for vLLM's next output right now
+        self._readers = Readers("vLLM")
 
     async def start(self) -> None:
         """Load and warm up. Loading runs in a thread, so the loop goes on. Raises CheckpointError or EngineError."""
         if self._llm is not None:
             return
         self._llm = await asyncio.to_thread(self._build)  # cancelled meanwhile, vLLM ends its process when it is collected
+        self._readers.open()
         try:
             await self._warm_up()
         except Exception as error:
@@ -115,8 +117,7 @@ class VllmEngine:
     async def stop(self) -> None:
         """End every request with EngineError, and the engine's process."""
         llm, self._llm = self._llm, None
-        for reader in self._readers:
-            reader.cancel()
+        self._readers.close()
         if llm is not None:
             await asyncio.to_thread(llm.shutdown)
 
@@ -127,29 +128,12 @@ class VllmEngine:
         parameters = self._parameters(prompt, sampling)
         outputs = self._llm.generate({"prompt_token_ids": list(prompt)}, parameters, request_id)
         try:
-            while (output := await self._next(outputs, request_id)) is not None:
+            while (output := await self._readers.next(outputs, request_id)) is not None:
                 if ids := list(output.outputs[0].token_ids):
                     yield ids
         finally:
             with contextlib.suppress(Exception):  # of a request that has failed, or an engine that is gone
                 await outputs.aclose()  # aborts what is not finished
-
-    async def _next(self, outputs: Any, request_id: str) -> Any:
-        """The request's next output, None at its end. `stop` ends the wait."""
-        reader = asyncio.current_task()
-        assert reader is not None
-        self._readers.add(reader)
-        try:
-            return await anext(outputs, None)
-        except asyncio.CancelledError:
-            if self._llm is not None:
-                raise  # the caller's own cancellation
-            reader.uncancel()
-            raise EngineError(f"request {request_id}: the engine was stopped") from None
-        except Exception as error:
-            raise EngineError(f"request {request_id}: vLLM failed: {error or type(error).__name__}") from error
-        finally:
-            self._readers.discard(reader)
 
     def _parameters(self, prompt: Sequence[int], sampling: Sampling) -> Any:
         from vllm import SamplingParams
