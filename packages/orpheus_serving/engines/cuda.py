@@ -23,22 +23,22 @@ import asyncio
 import logging
 import secrets
 import sys
-import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-from orpheus_serving.engines.base import Sampling, check_layout, token_budget
+from orpheus_serving.engines.base import Sampling, check_layout
 from orpheus_serving.engines.config import read_config
 from orpheus_serving.engines.cuda_kernels import PAGE
 from orpheus_serving.engines.cuda_model import NEWEST, RowModel, Ticket
 from orpheus_serving.engines.delivery import Item, deliver
 from orpheus_serving.engines.llama import Weights
+from orpheus_serving.engines.threaded import ThreadedEngine
 from orpheus_serving.engines.transformers import fetch
-from orpheus_serving.errors import CheckpointError, EngineError
+from orpheus_serving.errors import EngineError
 from orpheus_serving.tokens import TokenLayout
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 # steps in the same CUDA stream) an H200 with 480 streams was idle for 13 % of the time, waiting for Python; with 3 for 4 %.
 AHEAD = 3
 PROMPT_ROWS = 256  # ids of prompts in one step: more would hold up everybody's next frame
-SWITCH_INTERVAL = 0.0002  # seconds, of the interpreter: see `start`
+SWITCH_INTERVAL = 0.0002  # seconds, of the interpreter: see `_warm_up`
 RESERVE = 3 << 30  # bytes of the GPU that stay free: the graphs, the libraries, the codec's workspaces
 OLDEST_GPU = (8, 9)  # compute capability: the first with FP8 products
 
@@ -88,7 +88,7 @@ class _Step:
     requests: list[_Request]
 
 
-class CudaEngine:
+class CudaEngine(ThreadedEngine[_Request]):
     """An `Engine` on one NVIDIA GPU with FP8 products (Ada, Hopper or newer), without any other runtime.
 
     max_streams: requests that are decoded at once; others wait. max_length: ids of prompt and speech together.
@@ -106,22 +106,15 @@ class CudaEngine:
         memory: int | None = None,
         device: str = "cuda",
     ) -> None:
-        self._checkpoint = checkpoint
+        super().__init__(checkpoint, max_length)
         self._layout = layout
         self._max_streams = max_streams
-        self._max_length = max_length
         self._revision = revision
         self._memory = memory
         self._device = torch.device(device)
 
-        self._model: RowModel  # from `_load` until `stop`, as are the two below
-        self._vocabulary = 0
+        self._model: RowModel  # from `_load` until `stop`, as are the pages
         self._pages = 0  # that requests can have
-        self._worker: threading.Thread | None = None
-        self._changed = threading.Condition()  # guards the three below; notified when the worker should look again
-        self._waiting: deque[_Request] = deque()
-        self._stopping = False
-        self._dead = "the engine is not started"  # why no request can run; empty while it runs
 
         # The worker's own.
         self._free_places: list[int] = []
@@ -130,37 +123,7 @@ class CudaEngine:
         self._decoding: list[_Request] = []
         self._sent: deque[_Step] = deque()
 
-    async def start(self) -> None:
-        """Load, and capture every size of step. Raises CheckpointError for a checkpoint that cannot work, else EngineError."""
-        if self._worker is not None:
-            return
-        try:
-            await asyncio.to_thread(self._load)
-        except (CheckpointError, EngineError):
-            raise
-        except Exception as error:
-            raise EngineError(f"{self._checkpoint}: loading failed: {error}") from error
-        # The worker comes back from the GPU every few milliseconds, and then must not wait the usual 5 ms for its turn in Python.
-        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL))
-        self._stopping, self._dead = False, ""
-        self._worker = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._worker.start()
-
-    async def stop(self) -> None:
-        """End every request with EngineError and free the memory. `start` may follow."""
-        with self._changed:
-            self._stopping, self._dead = True, "the engine was stopped"
-            self._changed.notify()
-        if self._worker is not None:
-            await asyncio.to_thread(self._worker.join)
-            del self._model
-        self._worker = None
-
-    async def generate(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> AsyncGenerator[list[int], None]:
-        """Stream the ids after `prompt`, a frame a list. Raises EngineError before running what cannot run."""
-        if self._dead:
-            raise EngineError(f"request {request_id}: {self._dead}")
-        budget = token_budget(prompt, sampling, max_length=self._max_length, vocabulary=self._vocabulary)
+    def _request(self, prompt: Sequence[int], sampling: Sampling, request_id: str, budget: int) -> _Request:
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         request = _Request(request_id, list(prompt), sampling, budget, seed, asyncio.get_running_loop())
         if request.need > self._pages:
@@ -168,18 +131,10 @@ class CudaEngine:
                 f"request {request_id}: {len(prompt)} + {budget} ids need more than the whole cache of {self._pages * PAGE};"
                 " shorten the text or give the engine more memory"
             )
-        with self._changed:
-            self._waiting.append(request)
-            self._changed.notify()
-        try:
-            while (item := await request.lists.get()) is not None:
-                if isinstance(item, EngineError):
-                    raise item
-                yield item
-        finally:
-            with self._changed:
-                request.closed = True
-                self._changed.notify()
+        return request
+
+    def _unload(self) -> None:
+        del self._model
 
     def _load(self) -> None:
         if self._device.type == "cuda" and torch.cuda.get_device_capability(self._device) < OLDEST_GPU:
@@ -218,6 +173,8 @@ class CudaEngine:
 
     def _warm_up(self) -> None:
         """The steps have run when their graphs were made; what is left is what an admission does."""
+        # The worker comes back from the GPU every few milliseconds, and then must not wait the usual 5 ms for its turn in Python.
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL))
         prompt = [self._layout.first_code, 0]
         self._model.admit(0, prompt, Sampling(1), 0, [0])
         self._model.step([0], [0], prompt[:1]).ids()

@@ -16,20 +16,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from orpheus_serving.engines.base import Sampling, check_layout, token_budget
+from orpheus_serving.engines.base import Sampling, check_layout
 from orpheus_serving.engines.config import read_config
 from orpheus_serving.engines.delivery import Item, deliver
 from orpheus_serving.engines.llama import LlamaDecoder, Weights
 from orpheus_serving.engines.sampling import Candidates, draw
+from orpheus_serving.engines.threaded import ThreadedEngine
 from orpheus_serving.errors import CheckpointError, EngineError
 from orpheus_serving.tokens import TokenLayout
 
@@ -67,7 +67,7 @@ _Event = tuple[_Request, Item]
 _Batch = list[tuple[int, _Request]]  # row and request, in the order of the rows
 
 
-class TransformersEngine:
+class TransformersEngine(ThreadedEngine[_Request]):
     """An `Engine` over a local folder or hub repository in Hugging Face format (Llama family, safetensors).
 
     device: "auto" is CUDA where there is one. dtype, of the weights: "auto" is bfloat16 on CUDA and int8 on a CPU.
@@ -99,13 +99,12 @@ class TransformersEngine:
             raise ValueError(f"dtype: {dtype!r} is not one of auto, {', '.join(DTYPES)}")
         if dtype == "int8" and not device.startswith("cpu"):
             raise ValueError(f"dtype: int8 is for CPUs, and the device is {device}; use bfloat16")
-        self._checkpoint = checkpoint
+        super().__init__(checkpoint, max_length)
         self._layout = layout
         self._device = torch.device(device)
         self._dtype = DTYPES[dtype]
         self._int8 = dtype == "int8"
         self._max_streams = max_streams
-        self._max_length = max_length
         self._constrained = constrained
         self._revision = revision
         self._exact = self._device.type == "cpu" if exact is None else exact
@@ -113,61 +112,19 @@ class TransformersEngine:
         self._decoder: LlamaDecoder  # these three from `_load` until `stop`
         self._candidates: Candidates
         self._seen: Tensor  # [rows, groups, width] bool: ids that the row has had, for the repetition penalty
-        self._worker: threading.Thread | None = None
-        self._changed = threading.Condition()  # guards the four below; notified when the worker should look again
-        self._waiting: deque[_Request] = deque()
         self._rows: list[_Request | None] = [None] * max_streams
-        self._stopping = False
-        self._dead = "the engine is not started"  # why no request can run; empty while it runs
 
-    async def start(self) -> None:
-        """Load the checkpoint and warm up. Raises CheckpointError for one that cannot work, else EngineError."""
-        if self._worker is not None:
-            return
-        try:
-            await asyncio.to_thread(self._load)
-        except (CheckpointError, EngineError):
-            raise
-        except Exception as error:
-            raise EngineError(f"{self._checkpoint}: loading failed: {error}") from error
-        self._stopping, self._dead = False, ""
-        self._worker = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._worker.start()
+    def _request(self, prompt: Sequence[int], sampling: Sampling, request_id: str, budget: int) -> _Request:
+        return _Request(request_id, list(prompt), sampling, budget, asyncio.get_running_loop())
 
-    async def stop(self) -> None:
-        """End every request with EngineError and free the memory. `start` may follow."""
-        with self._changed:
-            self._stopping, self._dead = True, "the engine was stopped"
-            self._changed.notify()
-        if self._worker is not None:
-            await asyncio.to_thread(self._worker.join)
-            del self._decoder, self._candidates, self._seen
-        self._worker = None
-
-    async def generate(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> AsyncGenerator[list[int], None]:
-        """Stream the ids after `prompt`, a frame a list. Raises EngineError before running what cannot run."""
-        if self._dead:
-            raise EngineError(f"request {request_id}: {self._dead}")
-        budget = token_budget(prompt, sampling, max_length=self._max_length, vocabulary=self._vocabulary)
-        request = _Request(request_id, list(prompt), sampling, budget, asyncio.get_running_loop())
-        with self._changed:
-            self._waiting.append(request)
-            self._changed.notify()
-        try:
-            while (item := await request.lists.get()) is not None:
-                if isinstance(item, EngineError):
-                    raise item
-                yield item
-        finally:
-            with self._changed:
-                request.closed = True
-                self._changed.notify()
+    def _unload(self) -> None:
+        del self._decoder, self._candidates, self._seen
 
     def _load(self) -> None:
         folder = fetch(self._checkpoint, self._revision)
         config = read_config(folder)
         check_layout(self._layout, config.vocab_size, folder)
-        self._vocabulary: int = config.vocab_size
+        self._vocabulary = config.vocab_size
         with Weights(folder) as weights:
             decoder = LlamaDecoder(
                 config,
