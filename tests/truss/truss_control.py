@@ -8,7 +8,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,9 @@ class Call:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def answer(self, orders: dict[str, Any]) -> None:
-        """Tell the call how to behave: the first line that it reads."""
-        self._connection.sendall(json.dumps(orders).encode() + b"\n")
+        """Tell the call how to behave: the first line that it reads. A call that is closed by then hears nothing."""
+        with suppress(OSError):
+            self._connection.sendall(json.dumps(orders).encode() + b"\n")
         self._answered.set()
 
     def frames(self, count: int) -> None:
