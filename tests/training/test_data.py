@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orpheus_serving.cloning import frames_from_levels
-from orpheus_serving.tokens import TokenLayout
 
 pytest.importorskip("pyarrow")
 
 from orpheus_serving.training.codec_model import to_frames, to_levels
 from orpheus_serving.training.corpus import CorpusWriter, read_audio, read_index
-from orpheus_serving.training.documents import answer_start, documents, with_noise
+from orpheus_serving.training.documents import answer_start, documents, joined, with_noise
 from orpheus_serving.training.lm import packed
 from orpheus_serving.training.prepare import Limits, check, find_items, mono, to_peak, trimmed
 from orpheus_serving.training.small_lm import LAYOUT, make_tokenizer
@@ -191,5 +190,26 @@ def test_likeness_hears_the_spectrum_and_not_the_loudness(tmp_path: Path) -> Non
     assert [likeness.nearest(sound(t, 0.3)) for t in (0.95, 0.5, 0.05)] == ["dull", "flat", "bright"]
 
 
-def test_layout_is_data() -> None:
-    assert TokenLayout(**{k: getattr(LAYOUT, k) for k in LAYOUT.__slots__}) == LAYOUT
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["ava", "ben"]), st.sampled_from("ab."), st.integers(1, 5)), max_size=12),
+    st.floats(0, 1),
+    st.integers(0, 9),
+)
+def test_joined_utterances_lose_and_double_nothing(said: list[tuple[str, str, int]], share: float, seed: int) -> None:
+    """Every utterance is in one pair or stands alone; pairs are of one voice, in order, and not longer than allowed."""
+    rows = [
+        Prepared(voice, f"{i}{end}", float(frames), np.full((frames, 7), i, np.uint16))
+        for i, (voice, end, frames) in enumerate(said)
+    ]
+    single, pairs = joined(rows, share, 7.0, np.random.default_rng(seed))
+    found = [int(text.rstrip("ab.")) for pair in pairs for text in pair.text.split(" ")]
+    assert sorted(single + found) == list(range(len(rows)))
+    assert 2 * len(pairs) <= share * len(rows)
+    for pair in pairs:
+        first, second = (int(n.rstrip("ab.")) for n in pair.text.split(" "))
+        assert pair.text == f"{rows[first].text} {rows[second].text}"
+        assert rows[first].text.endswith(".")
+        assert rows[first].voice == rows[second].voice == pair.voice
+        assert np.array_equal(pair.codes, np.concatenate([rows[first].codes, rows[second].codes]))
+        assert pair.seconds == len(pair.codes) <= 7

@@ -12,6 +12,7 @@ COMMANDS = {
     "prepare": "recordings and texts to training data",
     "codec": "a small codec: codes, decoder, polish",
     "lm": "a small language model",
+    "guide": "a voice that listens harder to its text",
     "finetune": "another voice on a model that exists",
     "evaluate": "word error rate, rate, silence and speed",
 }

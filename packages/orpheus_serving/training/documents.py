@@ -35,6 +35,28 @@ def documents(
     return result
 
 
+def joined(
+    rows: Sequence[Prepared], share: float, longest_s: float, rng: np.random.Generator
+) -> tuple[list[int], list[Prepared]]:
+    """One pass over the rows in which a `share` of them are spoken in pairs: indices of the others, and the pairs.
+
+    A pair is one utterance of one voice: texts and codes one after the other, at most `longest_s`. So every pass brings
+    contexts that no other had, and silence after a sentence does not mean the end while there is text left to say.
+    """
+    pairs: list[Prepared] = []
+    paired: set[int] = set()
+    members: dict[str, list[int]] = {}
+    for i in rng.permutation(len(rows))[: int(share * len(rows))].tolist():
+        members.setdefault(rows[i].voice, []).append(i)
+    for group in members.values():
+        for i, j in zip(group[::2], group[1::2], strict=False):
+            a, b = rows[i], rows[j]
+            if a.text.endswith((".", "?", "!")) and a.seconds + b.seconds <= longest_s:
+                pairs.append(Prepared(a.voice, f"{a.text} {b.text}", a.seconds + b.seconds, np.concatenate([a.codes, b.codes])))
+                paired |= {i, j}
+    return [i for i in range(len(rows)) if i not in paired], pairs
+
+
 def answer_start(document: np.ndarray, layout: TokenLayout) -> int:
     """Index of the first id that the model has to say: the first code."""
     is_code = (document >= layout.first_code) & (document <= layout.last_code)

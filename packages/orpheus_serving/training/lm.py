@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from .documents import answer_start, documents, with_noise
+from .documents import answer_start, documents, joined, with_noise
 from .progress import RunLog, TimeBox, load, save
 from .sample import speak_codes
 from .small_lm import LAYOUT, PAD, SAMPLING, Shape, SmallLM, export, make_tokenizer, to_hf
@@ -26,6 +26,7 @@ from .speech import Said, write_speech
 from .store import read_prepared
 
 NOISE = 0.03  # share of input codes replaced at random in training
+LONGEST_S = 11.0  # of two utterances joined to one
 
 
 def packed(docs: Sequence[np.ndarray], order: Sequence[int], batch: int, length: int) -> Iterator[list[torch.Tensor]]:
@@ -118,11 +119,14 @@ def train(args: argparse.Namespace) -> None:
     if args.compile:  # layer by layer: one compilation serves them all
         for layer in net.model.layers:
             layer.compile()
+        net.loss = torch.compile(net.loss)  # type: ignore[method-assign]
 
     rows = read_prepared(args.data)
-    docs = documents(rows, make_tokenizer(), LAYOUT)
+    tokenizer = make_tokenizer()
+    docs = documents(rows, tokenizer, LAYOUT)
     held = [d for i, d in enumerate(docs) if i % args.hold_every == 0]
     kept = [d for i, d in enumerate(docs) if i % args.hold_every]
+    sources = [r for i, r in enumerate(rows) if i % args.hold_every]
     tokens = sum(len(d) for d in kept)
     print(f"{len(kept)} documents, {tokens / 1e6:.1f} M tokens, {len(held)} held out, "
           f"{sum(p.numel() for p in net.parameters()) / 1e6:.1f} M parameters", flush=True)  # fmt: skip
@@ -145,7 +149,9 @@ def train(args: argparse.Namespace) -> None:
 
     def fill() -> None:
         while passes[0] < args.epochs:
-            for batch in packed(kept, rng.permutation(len(kept)).tolist(), args.batch, args.length):
+            single, pairs = joined(sources, args.join, LONGEST_S, rng)
+            mixed = [kept[i] for i in single] + documents(pairs, tokenizer, LAYOUT)
+            for batch in packed(mixed, rng.permutation(len(mixed)).tolist(), args.batch, args.length):
                 feed.put([x.pin_memory() if device == "cuda" else x for x in batch])
             passes[0] += 1
         feed.put(None)
@@ -185,8 +191,7 @@ def train(args: argparse.Namespace) -> None:
         """Weights alone, and the dev sentences as this checkpoint speaks them."""
         save(args.out / f"lm_{name}.pt", {"lm": {k: v.half() for k, v in net.state_dict().items()}})
         if dev:
-            voices = sorted({r.voice for r in rows})
-            jobs: list[tuple[str | None, str]] = [(v, s) for v in voices for s in dev]
+            jobs: list[tuple[str | None, str]] = [(v, s) for v in args.voices for s in dev]
             model = to_hf(net.state_dict(), shape).to(device)
             spoken = speak_codes(model, make_tokenizer(), LAYOUT, jobs, 0, **SAMPLING)  # type: ignore[arg-type]
             said = [Said(str(v), 0, t, s.codes, s.ended) for (v, t), s in zip(jobs, spoken, strict=True)]
@@ -235,6 +240,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--hold", type=float, default=0.35, help="share of the run at full rate before the linear decay")
     parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--join", type=float, default=0.3, help="share of utterances that are joined in pairs, anew in each pass")
     parser.add_argument("--hidden", type=int, default=Shape.hidden)
     parser.add_argument("--layers", type=int, default=Shape.layers)
     parser.add_argument("--heads", type=int, default=Shape.heads)
@@ -248,7 +254,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--export", type=Path, help="no training: write the checkpoint --weights to this folder")
     parser.add_argument("--weights", default="lm_last.pt", help="which file of --out to export")
     parser.add_argument("--name", default="demo-voice")
-    parser.add_argument("--voices", nargs="*", default=["ava", "ben"])
+    parser.add_argument("--voices", nargs="*", default=["ava", "ben"], help="those that snapshots speak and --export names")
 
 
 def main(args: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@
 The speech model must learn how English is spelled, so what counts is coverage: every common word several times, in
 many neighbourhoods, at every length from one word to some twenty-five. Sense does not matter; rhythm does, hence
 questions, lists, asides, dialogue, dates, sums, times, spelled letters and single words. Numbers are written as words,
-as the text front end writes them.
+as the text front end writes them. `--kind everyday` starts from plain talk instead (see `everyday`).
 
 `wordfreq` ranks the words and `textblob` ships the lexicon: both give facts about single words, no sentences.
 """
@@ -18,6 +18,10 @@ import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
+
+from .everyday import EVERYDAY
+
+RUN = 6  # words in a row that no sentence shares with a held-out one
 
 TAGS = {
     "NN": "noun",
@@ -180,7 +184,7 @@ class Grammar:
     def __init__(self, classes: dict[str, list[str]], seed: int) -> None:
         self.random = random.Random(seed)
         self.classes = classes
-        self.rules = {name: text.split("|") for name, text in RULES.items()}
+        self.rules = {name: text.split("|") for name, text in (RULES | EVERYDAY).items()}
 
     def word(self, name: str) -> str:
         """A word of a class: frequent ones more often, every one now and then."""
@@ -247,8 +251,9 @@ class Grammar:
     def expand(self, rule: str) -> str:
         return re.sub(r"\{(\w+)\}", lambda m: self.slot(m.group(1)), rule)
 
-    def sentence(self) -> str:
-        return finish(self.expand("{all}"), self.random)
+    def sentence(self, kind: str) -> str:
+        """`kind` is the rule to begin with: "all" or "everyday"."""
+        return finish(self.expand(f"{{{kind}}}"), self.random)
 
     def coverage(self, per_line: int) -> list[str]:
         """Every word once, a few words a line."""
@@ -260,7 +265,8 @@ class Grammar:
 
 def finish(text: str, rng: random.Random) -> str:
     """Articles before vowels, capitals, a full stop where the rule gave none."""
-    text = re.sub(r"\b([Aa]) (?=[aeio])", r"\1n ", text.strip())
+    text = re.sub(r" +(?=[ ?.,!])", "", text.strip()).replace("?.", "?")
+    text = re.sub(r"\b([Aa]) (?=[aeio])", r"\1n ", text)
     text = re.sub(r"\bi\b", "I", re.sub(r",,+", ",", text)).replace(",.", ".").replace("? ?", "?")
     text = re.sub(r"(^|[.?!] )([a-z])", lambda m: m.group(1) + m.group(2).upper(), text)
     if text[-1] not in ".?!":
@@ -268,19 +274,33 @@ def finish(text: str, rng: random.Random) -> str:
     return text
 
 
-def make_sentences(count: int, vocabulary: int, seed: int, held_out: Sequence[str] = ()) -> list[str]:
-    """`count` different sentences of at most 26 words and 170 characters, none of them in `held_out`."""
+def runs(text: str) -> set[str]:
+    """Every `RUN` words in a row, or all the words of a shorter text."""
+    words = re.sub(r"[^a-z' ]", " ", text.lower()).split()
+    return {" ".join(words[i : i + RUN]) for i in range(max(1, len(words) - RUN + 1))}
+
+
+def make_sentences(count: int, vocabulary: int, seed: int, held_out: Sequence[str] = (), kind: str = "all") -> list[str]:
+    """`count` different sentences of at most 26 words and 170 characters, none of them in `held_out`.
+
+    Plain talk could come close to held-out sentences, so of it none shares `RUN` words in a row with one of them.
+    """
     grammar = Grammar(words_by_class(vocabulary), seed)
     bare = {re.sub(r"[^a-z ]", "", s.lower()) for s in held_out}
-    hellos = [finish(h, grammar.random) for h in grammar.rules["hello"] if "{" not in h]
-    lines = dict.fromkeys(hellos + grammar.coverage(4) + grammar.coverage(7))
+    taken = set().union(*map(runs, held_out)) if kind == "everyday" else set()
+    lines: dict[str, None] = {}
+    if kind == "all":
+        hellos = [finish(h, grammar.random) for h in grammar.rules["hello"] if "{" not in h]
+        lines = dict.fromkeys(hellos + grammar.coverage(4) + grammar.coverage(7))
     if len(lines) > count // 2:  # a small set cannot cover the vocabulary: keep it varied instead
         lines = {}
     while len(lines) < count:
-        line = grammar.sentence()
+        line = grammar.sentence(kind)
         if len(line.split()) < 5 and grammar.random.random() < 0.6:  # the grammar is fond of short ones
             continue
-        if len(line) <= 170 and len(line.split()) <= 26 and re.sub(r"[^a-z ]", "", line.lower()) not in bare:
+        if re.sub(r"[^a-z ]", "", line.lower()) in bare or taken & runs(line):
+            continue
+        if len(line) <= 170 and len(line.split()) <= 26:
             lines[line] = None
     shuffled = list(lines)[:count]
     grammar.random.shuffle(shuffled)
@@ -291,13 +311,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="text file to write, one sentence a line")
     parser.add_argument("--count", type=int, default=70_000)
     parser.add_argument("--vocabulary", type=int, default=20_000, help="how many of the most frequent words to cover")
+    parser.add_argument("--kind", choices=["all", "everyday"], default="all", help="cover the vocabulary, or talk plainly")
     parser.add_argument("--held-out", type=Path, nargs="*", default=[], help="files of sentences that must not appear")
     parser.add_argument("--seed", type=int, default=1)
 
 
 def main(args: argparse.Namespace) -> None:
     held_out = [line for path in args.held_out for line in path.read_text(encoding="utf-8").splitlines()]
-    lines = make_sentences(args.count, args.vocabulary, args.seed, held_out)
+    lines = make_sentences(args.count, args.vocabulary, args.seed, held_out, args.kind)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     words = sum(len(line.split()) for line in lines)

@@ -82,10 +82,16 @@ class Attention(nn.Module):
         self.heads = shape.heads
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(shape.hidden, shape.hidden, bias=False) for _ in range(4))
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        q, k, v = (p(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
-        out = F.scaled_dot_product_attention(rotate(q, *turn), rotate(k, *turn), v, attn_mask=mask)
-        y: torch.Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
+    def forward(self, x: torch.Tensor, who: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """`who` sees whom: a mask [B, 1, T, T], or where each document begins in the flattened rows [N] int32 (CUDA)."""
+        q, k, v = (p(x).unflatten(-1, (self.heads, -1)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = rotate(q, *turn), rotate(k, *turn)
+        if who.ndim == 1:
+            out = by_document(q, k, v, who)
+        else:
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=who).transpose(1, 2)
+        y: torch.Tensor = self.o_proj(out.flatten(2))
         return y
 
 
@@ -108,8 +114,8 @@ class Layer(nn.Module):
         self.input_layernorm, self.post_attention_layernorm = Norm(shape.hidden), Norm(shape.hidden)
         self.dropout = dropout
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        x = x + F.dropout(self.self_attn(self.input_layernorm(x), mask, turn), self.dropout, self.training)
+    def forward(self, x: torch.Tensor, who: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        x = x + F.dropout(self.self_attn(self.input_layernorm(x), who, turn), self.dropout, self.training)
         return x + F.dropout(self.mlp(self.post_attention_layernorm(x)), self.dropout, self.training)
 
 
@@ -138,19 +144,49 @@ class SmallLM(nn.Module):
 
     def forward(self, ids: torch.Tensor, document: torch.Tensor, position: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """ids, document, position, target [B, T] -> mean cross entropy where target >= 0, document by document."""
-        length = ids.shape[1]
         dtype = torch.bfloat16 if ids.is_cuda else torch.float32
         angle = position[..., None].float() * self.speed
-        angle = torch.cat([angle, angle], -1)[:, None]
+        angle = torch.cat([angle, angle], -1)[:, :, None]
         turn = angle.cos().to(dtype), angle.sin().to(dtype)
-        causal = torch.ones(length, length, dtype=torch.bool, device=ids.device).tril()
-        mask = (document[:, None, :, None] == document[:, None, None, :]) & causal
+        who = document_starts(document) if ids.is_cuda else document_mask(document)
         with torch.autocast(ids.device.type, dtype, enabled=ids.is_cuda):
             x = F.dropout(self.model.embed_tokens(ids).to(dtype), self.dropout, self.training)
             for layer in self.model.layers:
-                x = layer(x, mask, turn)
-            logits = F.linear(self.model.norm(x), self.model.embed_tokens.weight.to(dtype))
+                x = layer(x, who, turn)
+            return self.loss(x, target)
+
+    def loss(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        logits = F.linear(self.model.norm(x), self.model.embed_tokens.weight.to(x.dtype))
         return F.cross_entropy(logits.view(-1, VOCABULARY).float(), target.reshape(-1), ignore_index=-100)
+
+
+def document_mask(document: torch.Tensor) -> torch.Tensor:
+    """document [B, T] -> [B, 1, T, T]: each id sees what came before it in its own document."""
+    causal = torch.ones(document.shape[1], document.shape[1], dtype=torch.bool, device=document.device).tril()
+    return (document[:, None, :, None] == document[:, None, None, :]) & causal
+
+
+def document_starts(document: torch.Tensor) -> torch.Tensor:
+    """document [B, T] -> where each begins in the flattened rows, then B * T until the end; [B * T // 32 + 1] int32.
+
+    A fixed size, so that nothing waits for the GPU and one compilation serves; documents have 32 ids or more on average.
+    """
+    first = torch.ones_like(document, dtype=torch.bool)
+    first[:, 1:] = document[:, 1:] != document[:, :-1]
+    index = torch.arange(document.numel(), device=document.device)
+    starts = torch.where(first.flatten(), index, document.numel()).sort().values
+    return F.pad(starts[: document.numel() // 32], (0, 1), value=document.numel()).int()
+
+
+def by_document(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    """Causal attention inside each document, nothing spent on the rest of the row: [B, T, H, D] -> [B, T, H, D]. CUDA.
+
+    This is the operator below `torch.nn.attention.varlen`, whose arguments differ between releases.
+    """
+    rows, length = q.shape[:2]
+    flat = (t.flatten(0, 1) for t in (q, k, v))
+    out: torch.Tensor = torch.ops.aten._flash_attention_forward(*flat, starts, starts, length, length, 0.0, True, False)[0]
+    return out.unflatten(0, (rows, length))
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
