@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from orpheus_serving.checkpoint import Checkpoint
-from orpheus_serving.codec import Codec, load_codec
+from orpheus_serving.codec import Codec, StreamingDecoder, load_codec
 from orpheus_serving.engines.scripted import ScriptedEngine
-from orpheus_serving.errors import EngineError, InvalidRequest
+from orpheus_serving.errors import CodecError, EngineError, InvalidRequest
 from orpheus_serving.request import SpeechRequest
 from orpheus_serving.settings import Settings
 from orpheus_serving.synthesizer import Flushed, Spoken, Synthesizer
@@ -132,6 +133,42 @@ async def test_an_engine_that_fails_midway_raises_after_its_sound(noise_folder: 
             async for _ in speech:
                 pass
         assert speech.outcome == "error"
+
+
+class Fragile(StreamingDecoder):
+    """A decoder whose device can be lost."""
+
+    lost = False
+
+    def step(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.lost:
+            raise RuntimeError("device lost")
+        return super().step(rows)
+
+
+@pytest.mark.parametrize("lists", [0, 3])
+async def test_a_codec_that_dies_ends_a_speech_that_waits_for_its_engine(noise_folder: Path, lists: int) -> None:
+    """Its stream is idle then, before its first frame or after some of them."""
+    async with Bench(noise_folder, paced=True) as bench:
+        decoder = Fragile(bench.codec.decoder.weights, 8)
+        codec = Codec(decoder)
+        speech = Synthesizer(bench.synthesizer.checkpoint, bench.engine, codec, Settings()).speak(request())
+        await codec.start()
+        reader = asyncio.ensure_future(anext(aiter(speech)))
+        bench.engine.advance(lists)
+        while not bench.engine.active:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        if lists:
+            assert len(await reader)
+            reader = asyncio.ensure_future(anext(aiter(speech)))
+        decoder.lost = True
+        codec.open().push([(0,) * 7])
+        with pytest.raises(CodecError, match="device lost"):
+            async with asyncio.timeout(30):
+                await reader
+        assert speech.outcome == "error"
+        assert codec.free_slots == 8
+        await codec.stop()
 
 
 @pytest.mark.parametrize("prompt", ["", "  ", "😀🎉", "<|eot_id|>", "\x00", "!?!"])

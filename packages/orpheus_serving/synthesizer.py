@@ -318,10 +318,10 @@ class Speech:
                 self._streams.put_nowait((stream, text))
                 try:
                     used = await self._generate(number, text, left, stream)
+                    stream.end()
                 except Exception as error:
                     stream.fail(error)
                     raise
-                stream.end()
                 self.stats.chunks += 1
                 number += 1
                 if left is not None:

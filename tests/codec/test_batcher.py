@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import CONFIGS, Reference
-from orpheus_serving.codec import Codec, StreamingDecoder, load_codec
+from orpheus_serving.codec import Codec, CodecStream, StreamingDecoder, load_codec
 from orpheus_serving.codec.noise_codec import build_noise_codec, noise_snac
 from orpheus_serving.errors import CodecError
 
@@ -128,36 +130,121 @@ async def test_bad_frames_are_refused(codec: Codec, frame: tuple[int, ...]) -> N
     stream.close()
 
 
+class Fragile(StreamingDecoder):
+    """A decoder whose device can be lost."""
+
+    lost = False
+
+    def step(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.lost:
+            raise RuntimeError("device lost")
+        return super().step(rows)
+
+
+async def the_rest(stream: CodecStream) -> list[np.ndarray]:
+    """What comes of a stream; a stream without an end does not hang the test."""
+    async with asyncio.timeout(30):
+        return [samples async for samples in stream]
+
+
 async def test_stopping_ends_open_streams_with_an_error(reference: Reference) -> None:
-    codec = Codec(StreamingDecoder(reference.weights, slots=1))
+    codec = Codec(StreamingDecoder(reference.weights, slots=2))
     await codec.start()
-    stream, waiting = codec.open(), codec.open()
-    for s in (stream, waiting):
-        s.push(reference.frames(2))
+    silent, heard, waiting = codec.open(), codec.open(), codec.open()
+    heard.push(reference.frames(3))
+    await anext(heard)  # of three frames this is all: it is idle now, as is the silent one
+    waiting.push(reference.frames(2))
     await codec.stop()
-    for s in (stream, waiting):
-        s.end()
-    with pytest.raises(CodecError):
+    for stream in (silent, heard, waiting):
+        stream.push(reference.frames(1))
+        stream.end()
+        for _ in range(2):
+            with pytest.raises(CodecError, match="it was stopped"):
+                await the_rest(stream)
+    assert codec.free_slots == 2
+    with pytest.raises(CodecError, match="it was stopped"):
         codec.open()
 
 
-def test_a_broken_step_is_told_to_every_stream(reference: Reference) -> None:
-    async def scenario() -> None:
-        codec = Codec(StreamingDecoder(reference.weights, slots=2))
-        await codec.start()
-
-        def broken(rows: object) -> None:
-            raise RuntimeError("device lost")
-
-        codec._runner.step = broken  # type: ignore[method-assign, assignment]
-        stream = codec.open()
-        stream.push(reference.frames(1))
+async def test_a_broken_step_is_told_to_every_stream(reference: Reference) -> None:
+    """To idle ones too, and then the codec is known to have failed until it is started again."""
+    decoder = Fragile(reference.weights, slots=3)
+    codec = Codec(decoder)
+    assert codec.failure
+    await codec.start()
+    assert not codec.failure
+    silent, heard, busy = codec.open(), codec.open(), codec.open()
+    heard.push(reference.frames(3))
+    await anext(heard)
+    decoder.lost = True
+    busy.push(reference.frames(1))
+    for stream in (busy, silent, heard):
         with pytest.raises(CodecError, match="device lost"):
-            async for _ in stream:
-                pass
-        await codec.stop()
+            await the_rest(stream)
+    assert codec.failure == "device lost"
+    assert codec.free_slots == 3
+    with pytest.raises(CodecError, match="device lost"):
+        codec.open()
+    with pytest.raises(CodecError, match="device lost"):
+        await codec.start()
+    decoder.lost = False
+    await codec.start()
+    assert not codec.failure
+    assert len(await speak(codec, reference.frames(2), 0)) == 2 * FRAME
+    await codec.stop()
 
-    asyncio.run(scenario())
+
+async def test_an_error_comes_after_the_audio_and_is_the_end(reference: Reference) -> None:
+    codec = Codec(StreamingDecoder(reference.weights, slots=2), max_batch=1)
+    await codec.start()
+    stream = codec.open()
+    stream.push(reference.frames(3))
+    # Another stream's whole life, while this loop stands still: the audio of the first is on its way, but has not arrived.
+    other = threading.Thread(target=lambda: asyncio.run(speak(codec, reference.frames(6), 1)))
+    other.start()
+    other.join()
+    stream.fail(ValueError("first"))
+    stream.fail(ValueError("second"))
+    assert len(await anext(stream)) > 0
+    for _ in range(3):
+        with pytest.raises(ValueError, match="first"):
+            await the_rest(stream)
+    await codec.stop()
+
+
+async def test_starting_twice_is_starting_once(reference: Reference) -> None:
+    def threads() -> int:
+        return sum(thread.name == "codec" for thread in threading.enumerate())
+
+    before = threads()
+    codec = Codec(StreamingDecoder(reference.weights, slots=1))
+    await asyncio.gather(codec.start(), codec.start())
+    await codec.start()
+    assert threads() == before + 1
+    assert len(await speak(codec, reference.frames(1), 0)) == FRAME
+    await codec.stop()
+    assert threads() == before
+
+
+async def test_a_start_that_is_cancelled_can_be_waited_for_again(reference: Reference, caplog: pytest.LogCaptureFixture) -> None:
+    gate = threading.Event()
+
+    class Slow(StreamingDecoder):
+        def step(self, rows: torch.Tensor) -> torch.Tensor:
+            assert gate.wait(30)
+            return super().step(rows)
+
+    codec = Codec(Slow(reference.weights, slots=1))
+    starting = asyncio.create_task(codec.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    gate.set()
+    await codec.start()
+    assert len(await speak(codec, reference.frames(1), 0)) == FRAME
+    await codec.stop()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 @settings(max_examples=15, deadline=None)

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,8 @@ from numpy.typing import NDArray
 from ..errors import CodecError
 from .decoder import OPEN_END, StreamingDecoder
 from .graphs import Runner
+
+log = logging.getLogger(__name__)
 
 Samples = NDArray[np.float32]
 
@@ -45,6 +49,7 @@ class CodecStream:
         self._codec = codec
         self._loop = asyncio.get_running_loop()
         self._out: asyncio.Queue[Samples | Exception | None] = asyncio.Queue()
+        self._over = False  # the end is in `_out`
         self.seed = seed
         self.early = early
         # Below: owned by the codec thread, except where the codec's lock is held.
@@ -69,7 +74,7 @@ class CodecStream:
     def fail(self, error: Exception) -> None:
         """Drop what has not been decoded; the iterator raises `error` after the audio that is there."""
         self._codec._close(self)
-        self._out.put_nowait(error)
+        self._loop.call_soon(self._put, error)  # behind the audio that is on its way through the loop
 
     def close(self) -> None:
         """Drop everything and free the slot at once. Closing twice, or after the end, is fine."""
@@ -86,6 +91,12 @@ class CodecStream:
                 raise StopAsyncIteration
             raise item
         return item
+
+    def _put(self, item: Samples | Exception | None) -> None:
+        """On the stream's loop: one more for the reader, unless the end has come already."""
+        if not self._over:
+            self._over = item is None or isinstance(item, Exception)
+            self._out.put_nowait(item)
 
     # -- called on the codec thread
 
@@ -161,10 +172,13 @@ class Codec:
         self._runner = Runner(decoder, self.max_batch, compile=compile)
         self._wake = threading.Condition()
         self._streams: dict[CodecStream, None] = {}  # with work to do, in order: the one served longest ago first
+        self._open: set[CodecStream] = set()  # neither at their end nor closed
         self._free: list[int] = list(range(decoder.slots))
         self._thread: threading.Thread | None = None
+        self._started: Future[None] | None = None  # what `start` waits for; None where no thread starts or runs
         self._stopping = False
-        self._failure: str | None = None
+        self.failure = "it is not started"
+        "Why nothing can be decoded; empty while it can."
         self.batches: Counter[int] = Counter()
         "How many steps decoded so many frames; endings are not counted."
 
@@ -181,15 +195,17 @@ class Codec:
         return len(self._free)
 
     async def start(self) -> None:
-        """Warm up (compile, capture graphs) and start the thread. Raises CodecError where that fails."""
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._stopping, self._failure = False, None
-        self._thread = threading.Thread(target=self._main, args=(asyncio.get_running_loop(), ready), name="codec", daemon=True)
-        self._thread.start()
-        await ready
+        """Warm up (compile, capture graphs) and start the thread, if none runs. Raises CodecError where that fails."""
+        started = self._started
+        if started is None:
+            started = self._started = Future()
+            self._stopping = False
+            self._thread = threading.Thread(target=self._main, args=(started,), name="codec", daemon=True)
+            self._thread.start()
+        await asyncio.shield(asyncio.wrap_future(started))  # who is cancelled here does not cancel the start
 
     async def stop(self) -> None:
-        """End the thread; streams still open raise CodecError."""
+        """End the thread; streams still open, idle ones too, raise CodecError."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -199,11 +215,14 @@ class Codec:
 
     def open(self, seed: int = 0, early: bool = False) -> CodecStream:
         """A new stream; `seed` keys the decoder's noise. Call it on an event loop; its samples arrive there."""
-        if self._thread is None or self._failure:
-            raise CodecError(f"the codec is not running{f': {self._failure}' if self._failure else ''}")
         # The schedule of early audio is for a delay that is over before it is; attention in the decoder makes it longer.
         early = early and self.decoder.delay < (max(EARLY_HOLD) - 1) * self.frame_samples
-        return CodecStream(self, seed & (2**63 - 1), early)
+        stream = CodecStream(self, seed & (2**63 - 1), early)
+        with self._wake:
+            if self.failure:
+                raise CodecError(f"the codec is not running: {self.failure}")
+            self._open.add(stream)
+        return stream
 
     # -- any thread
 
@@ -232,8 +251,6 @@ class Codec:
             self._release(stream)
 
     def _enqueue(self, stream: CodecStream) -> None:
-        if self._failure:
-            raise CodecError(f"the codec is not running: {self._failure}")
         if stream not in self._streams:
             self._streams[stream] = None
             self._wake.notify()
@@ -243,6 +260,7 @@ class Codec:
         stream.closed = True
         stream.pending.clear()
         self._streams.pop(stream, None)
+        self._open.discard(stream)
         if stream.slot is not None:
             self._free.append(stream.slot)
             stream.slot = None
@@ -251,20 +269,21 @@ class Codec:
     # -- the codec thread
 
     @torch.inference_mode()
-    def _main(self, loop: asyncio.AbstractEventLoop, ready: asyncio.Future[None]) -> None:
+    def _main(self, started: Future[None]) -> None:
         try:
             self._runner.warm_up()
         except Exception as error:
-            reason = CodecError(f"the codec did not start: {error}")
-            self._failure = str(error)
-            _call(loop, ready.set_exception, reason)
+            self._fail(str(error) or type(error).__name__)
+            started.set_exception(CodecError(f"the codec did not start: {error}"))
             return
-        _call(loop, ready.set_result, None)
+        self.failure = ""
+        started.set_result(None)
         try:
             while (work := self._next_work()) is not None:
                 self._do(*work)
         except Exception as error:  # a broken device breaks every stream: say so rather than hang
-            self._fail(str(error))
+            log.exception("the codec failed")
+            self._fail(str(error) or type(error).__name__)
         else:
             self._fail("it was stopped")
 
@@ -318,20 +337,20 @@ class Codec:
                     self._streams.pop(stream, None)
                     if stream.pending or stream.wants_tail():
                         self._streams[stream] = None
-        for loop, items in deliveries.items():
-            _call(loop, _deliver, items)
+            for loop, items in deliveries.items():  # with the lock: an error of `CodecStream.fail` does not overtake them
+                _call(loop, _deliver, items)
 
     def _fail(self, reason: str) -> None:
         with self._wake:
-            self._failure = reason
-            for stream in list(self._streams):
-                _call(stream._loop, stream._out.put_nowait, CodecError(f"the codec stopped: {reason}"))
+            self.failure, self._started = reason, None
+            for stream in list(self._open):
+                _call(stream._loop, stream._put, CodecError(f"the codec stopped: {reason}"))
                 self._release(stream)
 
 
 def _deliver(items: list[tuple[CodecStream, Samples | None]]) -> None:
     for stream, audio in items:
-        stream._out.put_nowait(audio)
+        stream._put(audio)
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Any, *arguments: Any) -> None:
