@@ -108,6 +108,11 @@ class Synthesizer:
     def sample_rate(self) -> int:
         return self.codec.sample_rate
 
+    @property
+    def failure(self) -> str:
+        """Why nothing can be spoken until it is started again; empty while it can."""
+        return self.engine.failure or self.codec.failure
+
     async def start(self) -> None:
         """Load and warm up. Raises EngineError, CheckpointError or CodecError."""
         await self.codec.start()

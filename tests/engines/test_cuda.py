@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -169,6 +170,32 @@ async def test_a_gpu_that_fails_ends_everybody_with_its_reason(checkpoint: Path)
         ]
         with pytest.raises(EngineError, match="request late: the engine failed: the GPU fell off the bus"):
             await read(engine, prompt_of(5, ends=False), 0, 7, "late")
+        assert engine.failure == "the engine failed: the GPU fell off the bus"
+        await engine.start()  # anew
+        assert not engine.failure
+        assert await read(engine, prompt_of(5, ends=False), 3, 14) == expected(prompt_of(5, ends=False), 3, 14)
+
+
+async def test_a_request_that_comes_while_the_gpu_fails_hears_so(checkpoint: Path) -> None:
+    """It finds the engine well, and when it is in the line the worker is gone."""
+
+    class Prompt(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            model().gate.set()
+            for thread in threading.enumerate():
+                if thread.name == "engine":
+                    thread.join(30)
+            return super().__iter__()
+
+    async with started(checkpoint) as engine:
+        model().fail_at = model().steps + 1
+        model().gate.clear()
+        running = asyncio.create_task(read(engine, prompt_of(5, ends=False), 0, 7))
+        await asyncio.sleep(0)
+        with pytest.raises(EngineError, match="request late: the engine failed: the GPU fell off the bus"):
+            await asyncio.wait_for(read(engine, Prompt([4, 10, 11]), 0, 7, "late"), 30)
+        with pytest.raises(EngineError, match="fell off"):
+            await running
 
 
 async def test_a_step_that_cannot_be_read_ends_those_whose_last_it_was_too(checkpoint: Path) -> None:

@@ -151,6 +151,8 @@ async def test_a_request_before_start_is_an_error(make: Make) -> None:
 async def test_an_engine_starts_again_after_stop(make: Make) -> None:
     engine = make()
     for _ in range(2):
+        assert engine.failure
         await engine.start()
+        assert not engine.failure
         assert len(await read(engine, Sampling(14, seed=1))) == 14
         await engine.stop()

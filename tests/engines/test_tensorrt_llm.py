@@ -221,7 +221,9 @@ async def test_a_worker_that_is_down_refuses(engine: TensorRtLlmEngine) -> None:
 async def test_it_starts_again(checkpoint: Path) -> None:
     engine = TensorRtLlmEngine(checkpoint, LAYOUT, max_streams=2, max_length=600)
     for _ in range(2):
+        assert engine.failure
         await engine.start()
+        assert not engine.failure
         assert await read(engine, Sampling(7)) == [FRAMES[0]]
         await engine.stop()
 

@@ -149,6 +149,19 @@ async def test_it_starts_again(checkpoint: Path) -> None:
         await engine.stop()
 
 
+async def test_a_process_that_has_died_is_known_and_replaced(engine: VllmEngine) -> None:
+    assert not engine.failure
+    dead = llm()
+    dead.errored = True
+    assert "died" in engine.failure
+    with pytest.raises(EngineError, match="request late: vLLM has died"):
+        await read(engine, Sampling(7), "late")
+    await engine.start()
+    assert dead.down
+    assert not engine.failure
+    assert await read(engine, Sampling(7)) == [FRAMES[0]]
+
+
 async def test_the_loop_turns_while_vllm_loads(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop, loading, turned = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 

@@ -80,6 +80,7 @@ class AsyncLLM:
         self.aborted: list[str] = []
         self.gate = asyncio.Semaphore(10**9)
         self.down = False
+        self.errored = False
         AsyncLLM.made.append(self)
 
     @classmethod

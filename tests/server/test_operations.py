@@ -20,12 +20,16 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from live import PATIENCE, LiveServer, serving
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from process import Process
+from test_grpc import Riva, beside
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from orpheus_serving import codec
+from orpheus_serving.codec import StreamingDecoder
 from orpheus_serving.server import logs
 from orpheus_serving.server.grpc.riva_tts_pb2 import SynthesizeSpeechRequest
 from orpheus_serving.server.grpc.riva_tts_pb2_grpc import RivaSpeechSynthesisStub
@@ -281,6 +285,41 @@ def test_draining_gives_up_after_its_timeout(noise_folder: Path) -> None:
         live.call(live.engine.advance, 4)
         with httpx.stream("POST", f"{live.url}/v1/audio/speech", json=BODY):
             assert live.run(live.service.drain()) is False
+
+
+def not_serving(live: LiveServer, riva: Riva) -> None:
+    """Every probe but that of the process says no, and so does a request."""
+    ready = httpx.get(f"{live.url}/health/ready")
+    assert (ready.status_code, ready.json()["status"]) == (503, "failed")
+    assert httpx.get(f"{live.url}/v1/models/model").status_code == 503
+    health = health_pb2_grpc.HealthStub(riva.channel).Check(health_pb2.HealthCheckRequest())
+    assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert httpx.get(f"{live.url}/health/live").status_code == 200
+    assert speak(live).status_code == 503
+
+
+def test_an_engine_that_has_died_is_not_ready(noise_folder: Path) -> None:
+    with serving(noise_folder) as live, beside(live) as riva:
+        assert httpx.get(f"{live.url}/health/ready").status_code == 200
+        live.engine.failure = "the GPU fell off the bus"
+        not_serving(live, riva)
+
+
+def test_a_codec_that_has_died_is_not_ready(noise_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = threading.Event()
+
+    class Fragile(StreamingDecoder):
+        def step(self, rows: Any) -> Any:
+            if lost.is_set():
+                raise RuntimeError("the GPU fell off the bus")
+            return super().step(rows)
+
+    monkeypatch.setattr(codec, "StreamingDecoder", Fragile)
+    with serving(noise_folder) as live, beside(live) as riva:
+        assert speak(live).status_code == 200
+        lost.set()
+        assert speak(live).status_code == 502
+        not_serving(live, riva)
 
 
 def test_sigterm_ends_the_process_when_its_streams_have(noise_folder: Path) -> None:

@@ -35,6 +35,10 @@ class Sampling:
 
 
 class Engine(Protocol):
+    @property
+    def failure(self) -> str:
+        """Why no request can run, whoever asks; empty while they can. One that is dead stays so until `start`."""
+
     async def start(self) -> None:
         """Load and warm up. When it returns, the next request runs at full speed. Raises EngineError."""
 

@@ -118,6 +118,11 @@ class BritonEngine:
         self._readers: set[asyncio.Task[Any]] = set()  # tasks that wait for the runtime's next text right now
         self.stray = 0
 
+    @property
+    def failure(self) -> str:
+        """As in `base.py`. Whether the runtime lives is the Truss server's to watch."""
+        return "" if self._started else "the engine is not started or was stopped"
+
     async def start(self) -> None:
         """Nothing to load: the Truss server has loaded the runtime before it built the model."""
         self._started = True

@@ -198,14 +198,14 @@ class CudaEngine(ThreadedEngine[_Request]):
         except Exception as error:  # a GPU that fails answers nobody any more
             log.exception("the engine failed")
             with self._changed:
-                self._dead = f"the engine failed: {error}"
+                self.failure = f"the engine failed: {error}"
         with self._changed:
             left = [*self._reading, *self._decoding, *self._waiting]
             left += [request for step in self._sent for request in step.requests]
             self._waiting.clear()
         self._reading, self._decoding = [], []
         self._sent.clear()
-        failures = {request: EngineError(f"request {request.id}: {self._dead}") for request in left if not request.ended}
+        failures = {request: EngineError(f"request {request.id}: {self.failure}") for request in left if not request.ended}
         deliver(failures.items())
 
     def _has_work(self) -> bool:

@@ -48,18 +48,19 @@ class ScriptedEngine:
         self._fail_after = fail_after
         self._paced = paced
         self._allowed = asyncio.Semaphore(0)
-        self._stopped: asyncio.Event | None = None
+        self._stopped = asyncio.Event()
 
+        self.failure = "the engine is not started"  # a test may set it
         self.started: list[str] = []  # request ids in the order of their first step
         self.active: set[str] = set()
         self.closed: list[str] = []  # request ids in the order in which they ended, in whatever way
 
     async def start(self) -> None:
-        self._stopped = asyncio.Event()
+        self._stopped, self.failure = asyncio.Event(), ""
 
     async def stop(self) -> None:
-        if self._stopped:
-            self._stopped.set()
+        self.failure = "the engine was stopped"
+        self._stopped.set()
 
     def advance(self, lists: int = 1) -> None:
         """Let `lists` more lists out (or ends, or failures), of whichever requests come first."""
@@ -67,8 +68,8 @@ class ScriptedEngine:
             self._allowed.release()
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> AsyncGenerator[list[int], None]:
-        if self._stopped is None or self._stopped.is_set():
-            raise EngineError(f"request {request_id}: the engine is not started or was stopped")
+        if self.failure:
+            raise EngineError(f"request {request_id}: {self.failure}")
         self.started.append(request_id)
         self.active.add(request_id)
         try:

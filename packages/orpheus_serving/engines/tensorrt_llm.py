@@ -78,6 +78,11 @@ class TensorRtLlmEngine:
         self._llm: Any = None
         self._readers = Readers("TensorRT-LLM")
 
+    @property
+    def failure(self) -> str:
+        """As in `base.py`, but for a worker process that has died: the release says so to requests only."""
+        return "the engine is not started or was stopped" if self._llm is None else ""
+
     async def start(self) -> None:
         """Load and warm up. Loading runs in a thread, so the loop goes on. Raises CheckpointError or EngineError."""
         if self._llm is not None:

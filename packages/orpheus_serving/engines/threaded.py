@@ -27,10 +27,10 @@ class ThreadedEngine(Generic[Request]):
         self._max_length = max_length
         self._vocabulary = 0  # from `_load` on
         self._worker: threading.Thread | None = None
-        self._changed = threading.Condition()  # guards the three below; notified when the worker should look again
+        self._changed = threading.Condition()  # guards what follows; notified when the worker should look again
         self._waiting: deque[Request] = deque()
         self._stopping = False
-        self._dead = "the engine is not started"  # why no request can run; empty while it runs
+        self.failure = "the engine is not started"
 
     def _load(self) -> None:
         """Load the checkpoint and warm up. Raises CheckpointError or EngineError, or what is to be wrapped in one."""
@@ -48,23 +48,25 @@ class ThreadedEngine(Generic[Request]):
         raise NotImplementedError
 
     async def start(self) -> None:
-        """Load and warm up. Raises CheckpointError for a checkpoint that cannot work, else EngineError."""
+        """Load and warm up, if no worker runs. Raises CheckpointError for a checkpoint that cannot work, else EngineError."""
         if self._worker is not None:
-            return
+            if not self.failure:
+                return
+            await self.stop()  # what is left of a worker that has died
         try:
             await asyncio.to_thread(self._load)
         except (CheckpointError, EngineError):
             raise
         except Exception as error:
             raise EngineError(f"{self._checkpoint}: loading failed: {error}") from error
-        self._stopping, self._dead = False, ""
+        self._stopping, self.failure = False, ""
         self._worker = threading.Thread(target=self._run, name="engine", daemon=True)
         self._worker.start()
 
     async def stop(self) -> None:
         """End every request with EngineError and free the memory. `start` may follow."""
         with self._changed:
-            self._stopping, self._dead = True, "the engine was stopped"
+            self._stopping, self.failure = True, "the engine was stopped"
             self._changed.notify()
         if self._worker is not None:
             await asyncio.to_thread(self._worker.join)
@@ -73,11 +75,13 @@ class ThreadedEngine(Generic[Request]):
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> AsyncGenerator[list[int], None]:
         """Stream the ids after `prompt`, a frame a list. Raises EngineError before running what cannot run."""
-        if self._dead:
-            raise EngineError(f"request {request_id}: {self._dead}")
+        if self.failure:
+            raise EngineError(f"request {request_id}: {self.failure}")
         budget = token_budget(prompt, sampling, max_length=self._max_length, vocabulary=self._vocabulary)
         request = self._request(prompt, sampling, request_id, budget)
         with self._changed:
+            if self.failure:  # meanwhile: nobody would take it from there any more
+                raise EngineError(f"request {request_id}: {self.failure}")
             self._waiting.append(request)
             self._changed.notify()
         try:

@@ -164,13 +164,13 @@ class TransformersEngine(ThreadedEngine[_Request]):
             if running:
                 self._try(self._step, running, events)
             deliver(events)
-            if self._dead:
+            if self.failure:
                 break
         with self._changed:
             left = [*filter(None, self._rows), *self._waiting]
             self._rows = [None] * self._max_streams
             self._waiting.clear()
-        deliver([(request, EngineError(f"request {request.id}: {self._dead}")) for request in left])
+        deliver([(request, EngineError(f"request {request.id}: {self.failure}")) for request in left])
 
     def _has_work(self) -> bool:
         return self._stopping or bool(self._waiting) or any(self._rows)
@@ -203,7 +203,7 @@ class TransformersEngine(ThreadedEngine[_Request]):
                 torch.ones(1, device=self._device).add_(1).item()
             except Exception:
                 with self._changed:
-                    self._dead = f"the device {self._device} does not answer any more: {error}"
+                    self.failure = f"the device {self._device} does not answer any more: {error}"
 
     def _prefill(self, batch: _Batch) -> list[_Event]:
         [(row, request)] = batch

@@ -80,10 +80,19 @@ class VllmEngine:
         self._llm: Any = None
         self._readers = Readers("vLLM")
 
+    @property
+    def failure(self) -> str:
+        """As in `base.py`. vLLM knows when its process has died, and when its own task on the event loop has ended."""
+        if self._llm is None:
+            return "the engine is not started or was stopped"
+        return "vLLM has died; the log says why" if self._llm.errored else ""
+
     async def start(self) -> None:
         """Load and warm up. Loading runs in a thread, so the loop goes on. Raises CheckpointError or EngineError."""
         if self._llm is not None:
-            return
+            if not self.failure:
+                return
+            await self.stop()  # what is left of one that has died
         self._llm = await asyncio.to_thread(self._build)  # cancelled meanwhile, vLLM ends its process when it is collected
         self._readers.open()
         try:
@@ -123,8 +132,8 @@ class VllmEngine:
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> AsyncGenerator[list[int], None]:
         """Stream the ids after `prompt`, a frame a list. Raises EngineError before running what cannot run."""
-        if self._llm is None:
-            raise EngineError(f"request {request_id}: the engine is not started or was stopped")
+        if self.failure:
+            raise EngineError(f"request {request_id}: {self.failure}")
         parameters = self._parameters(prompt, sampling)
         outputs = self._llm.generate({"prompt_token_ids": list(prompt)}, parameters, request_id)
         try:

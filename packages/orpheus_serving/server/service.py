@@ -115,7 +115,7 @@ class Service:
         self.keys = Keys(options.api_keys)
         self.metrics = Metrics()
         self.metrics.watch(synthesizer)
-        self.state: State = "starting"
+        self._state: State = "starting"
         self.aliases = voice_aliases(synthesizer.checkpoint.voices)
         "Names beside the checkpoint's own, {alias: voice}."
         self.max_active = options.max_active or synthesizer.settings.max_streams
@@ -132,8 +132,13 @@ class Service:
         "Loading is over: the state says how it went."
 
     @property
+    def state(self) -> State:
+        """`failed`: it could not be loaded, or the engine or the codec has died since; only a restart helps."""
+        return "failed" if self._state == "ready" and self.synthesizer.failure else self._state
+
+    @property
     def ready(self) -> bool:
-        """Loaded, and not on its way out."""
+        """Loaded, alive, and not on its way out."""
         return self.state == "ready"
 
     @property
@@ -145,16 +150,16 @@ class Service:
         try:
             await self.synthesizer.start()
         except Exception:
-            self.state = "failed"
+            self._state = "failed"
             self.loaded.set()
             raise
         self.loaded.set()
-        if self.state == "starting":
-            self.state = "ready"
+        if self._state == "starting":
+            self._state = "ready"
 
     async def drain(self) -> bool:
         """Refuse what comes from now on and wait for what is running; False if something still is after `drain_timeout`."""
-        self.state = "draining"
+        self._state = "draining"
         try:
             async with asyncio.timeout(self.options.drain_timeout):
                 await self._idle.wait()
@@ -164,7 +169,7 @@ class Service:
 
     async def stop(self) -> None:
         """End every stream and free the model."""
-        self.state = "stopped"
+        self._state = "stopped"
         await self.synthesizer.stop()
 
     async def refusal(self) -> Overloaded | None:
