@@ -268,6 +268,17 @@ async def test_an_answer_that_is_no_stream_names_the_tag() -> None:
         await read(engine, Sampling(100))
 
 
+async def test_it_is_well_between_start_and_stop() -> None:
+    engine = BritonEngine(Runtime(says()), LAYOUT, str)
+    for _ in range(2):
+        with pytest.raises(EngineError, match="not started"):
+            await read(engine, Sampling(100))
+        assert engine.failure
+        await engine.start()
+        assert not engine.failure
+        await engine.stop()
+
+
 async def test_stop_ends_everybody_with_an_error() -> None:
     async def endless(request: Request) -> AsyncGenerator[str, None]:
         yield text_of(frames(1))

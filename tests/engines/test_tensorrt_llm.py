@@ -180,6 +180,15 @@ async def test_cancelling_the_reader_aborts(engine: TensorRtLlmEngine) -> None:
     assert llm().requests[-1].aborted
 
 
+async def test_a_reader_that_does_not_wait_hears_of_the_stop_before_anything_else(engine: TensorRtLlmEngine) -> None:
+    """Though the runtime would have more for it."""
+    stream = engine.generate(PROMPT, Sampling(500), "stopped")
+    await anext(stream)
+    await engine.stop()
+    with pytest.raises(EngineError, match="stopped"):
+        await anext(stream)
+
+
 async def test_stop_ends_those_that_wait_and_those_that_come(engine: TensorRtLlmEngine) -> None:
     llm().gate = asyncio.Semaphore(1)
     stream = engine.generate(PROMPT, Sampling(500), "stopped")

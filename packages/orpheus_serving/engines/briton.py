@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from starlette.requests import Request
 
 from orpheus_serving.engines.base import Sampling
+from orpheus_serving.engines.readers import Readers
 from orpheus_serving.errors import EngineError
 from orpheus_serving.tokens import TokenLayout
 
@@ -114,24 +115,21 @@ class BritonEngine:
         self._layout = layout
         self._decode_prompt = decode_prompt
         self._first = layout.first_code - CUSTOM_TOKENS_BEFORE_CODES if first_custom_id is None else first_custom_id
-        self._started = False
-        self._readers: set[asyncio.Task[Any]] = set()  # tasks that wait for the runtime's next text right now
+        self._readers = Readers("the TensorRT-LLM runtime")
         self.stray = 0
 
     @property
     def failure(self) -> str:
         """As in `base.py`. Whether the runtime lives is the Truss server's to watch."""
-        return "" if self._started else "the engine is not started or was stopped"
+        return "the engine is not started or was stopped" if self._readers.closed else ""
 
     async def start(self) -> None:
         """Nothing to load: the Truss server has loaded the runtime before it built the model."""
-        self._started = True
+        self._readers.open()
 
     async def stop(self) -> None:
         """End every request. The runtime itself belongs to the Truss server."""
-        self._started = False
-        for reader in self._readers:
-            reader.cancel()
+        self._readers.close()
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> AsyncGenerator[list[int], None]:
         """Stream the ids that follow `prompt`; see the promises in `base.py`.
@@ -185,42 +183,15 @@ class BritonEngine:
         answer: AsyncIterator[str | bytes] | None = None
         closed = asyncio.Event()
         try:
-            response = await self._waiting(self._engine.predict(model_input, _request(closed)), request_id)
+            response = await self._readers.wait(lambda: self._engine.predict(model_input, _request(closed)), request_id)
             answer = _text_iterator(response, request_id)
-            while True:
-                try:
-                    chunk = await self._waiting(anext(answer), request_id)
-                except StopAsyncIteration:
-                    return
-                yield chunk if isinstance(chunk, str) else chunk.decode("utf-8", "replace")
-        except EngineError:
-            raise
-        except Exception as error:
-            raise EngineError(f"request {request_id}: the TensorRT-LLM runtime failed: {error!r}") from error
+            while (chunk := await self._readers.next(answer, request_id)) is not None:
+                yield chunk.decode("utf-8", "replace") if isinstance(chunk, bytes) else str(chunk)
         finally:
             closed.set()
             close = getattr(answer, "aclose", None)
             if close:
                 await close()
-
-    async def _waiting(self, step: Any, request_id: str) -> Any:
-        """Await one step of the runtime, such that `stop` can end the wait."""
-        if not self._started:
-            if hasattr(step, "close"):
-                step.close()
-            raise EngineError(f"request {request_id}: the engine is not started or was stopped")
-        reader = asyncio.current_task()
-        assert reader is not None
-        self._readers.add(reader)
-        try:
-            return await step
-        except asyncio.CancelledError:
-            if self._started:
-                raise  # the caller's own cancellation
-            reader.uncancel()
-            raise EngineError(f"request {request_id}: the engine was stopped") from None
-        finally:
-            self._readers.discard(reader)
 
     def _count_stray(self, parser: CustomTokenParser, request_id: str) -> None:
         if parser.stray:
