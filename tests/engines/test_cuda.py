@@ -224,7 +224,8 @@ async def test_it_can_be_stopped_midway_and_started_again(checkpoint: Path) -> N
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda folder: CudaEngine(folder, LAYOUT, memory=1, device="cpu"), "a page takes"),
+        (lambda folder: CudaEngine(folder, LAYOUT, memory=1, device="cpu"), r"0\.0 GB .* a page takes .* lower max_streams"),
+        (lambda folder: CudaEngine(folder, LAYOUT, memory=-(2 << 30), device="cpu"), r" 0\.0 GB"),
         (lambda folder: CudaEngine(folder / "nowhere", LAYOUT, memory=100, device="cpu"), "nowhere"),
     ],
 )

@@ -272,6 +272,19 @@ async def test_what_is_missing_is_named(checkpoint: Path, monkeypatch: pytest.Mo
         await TensorRtLlmEngine(checkpoint, LAYOUT).start()
 
 
+async def test_what_the_model_optimizer_writes_is_taken(checkpoint: Path, tmp_path: Path) -> None:
+    """It says so in two places: a file of its own, and a field of config.json."""
+    folder = shutil.copytree(checkpoint, tmp_path / "checkpoint")
+    config = json.loads((folder / "config.json").read_text())
+    quantised = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": {"type": "float", "num_bits": 8}}
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": quantised}))
+    (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
+    engine = TensorRtLlmEngine(folder, LAYOUT, max_streams=2, max_length=600)
+    await engine.start()
+    assert await read(engine, Sampling(7)) == [FRAMES[0]]
+    await engine.stop()
+
+
 @pytest.mark.parametrize(("algorithm", "warned"), [(None, True), ("W4A16_AWQ", True), ("FP8", False)])
 async def test_weights_that_are_not_fp8_are_named(
     checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, algorithm: str | None, warned: bool

@@ -1,4 +1,4 @@
-"""What the embedded decoder has to know of a checkpoint's config.json.
+"""What the engines have to know of a checkpoint's config.json.
 
 The names and defaults are those of `transformers.LlamaConfig`. It is read here because importing that class takes longer
 (two seconds on two cores) than loading a small model.
@@ -39,24 +39,32 @@ class LlamaConfig(BaseModel):
     hidden_act: Literal["silu"] = "silu"
     attention_bias: Literal[False] = False
     mlp_bias: Literal[False] = False
-    quantization_config: None = None
 
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, raw: Any) -> Any:
         """Fill in what follows from other fields, and put the older form of the RoPE settings into the newer one."""
         values = {name: value for name, value in raw.items() if value is not None} | {"raw": raw}
-        heads = values.get("num_attention_heads", 32)
+        heads, hidden = values.get("num_attention_heads", 32), values.get("hidden_size", 4096)
+        for name, value in (("num_attention_heads", heads), ("hidden_size", hidden)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}: it should be an integer greater than 0")
         values.setdefault("num_key_value_heads", heads)
-        values.setdefault("head_dim", values.get("hidden_size", 4096) // heads)
-        rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
+        values.setdefault("head_dim", hidden // heads)
+        name = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
+        rope = values.get(name) or {}
+        if not isinstance(rope, dict):
+            raise ValueError(f"{name} is {rope!r}: it should be an object")
         kind = rope.get("rope_type", rope.get("type", "default"))
         theta = rope.get("rope_theta", values.get("rope_theta", 10000.0))
         return values | {"rope_parameters": rope | {"rope_type": kind, "rope_theta": theta}}
 
 
-def read_config(folder: Path) -> LlamaConfig:
-    """The folder's configuration. Raises CheckpointError, naming the field, for what the decoder cannot run."""
+def read_config(folder: Path, *, quantised: bool = False) -> LlamaConfig:
+    """The folder's configuration. Raises CheckpointError, naming the field, for what the engines cannot run.
+
+    quantised: whether the caller can run weights that were quantised before.
+    """
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{folder}: config.json is missing; is this a checkpoint in Hugging Face format?")
@@ -69,14 +77,15 @@ def read_config(folder: Path) -> LlamaConfig:
     found = raw.get("architectures") or []
     if ARCHITECTURE not in found:
         raise CheckpointError(
-            f"{path}: architectures {found} are not supported by the embedded engine, which runs {ARCHITECTURE}; "
-            "use another engine for this checkpoint"
+            f"{path}: architectures {found} are not supported; use a checkpoint of {ARCHITECTURE}, which every engine runs"
         )
-    if raw.get("quantization_config"):
+    if raw.get("quantization_config") and not quantised:
         raise CheckpointError(f"{path}: quantization_config is set; use the unquantised checkpoint")
     try:
         return LlamaConfig.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field = first["loc"][0] if first["loc"] else "config"
-        raise CheckpointError(f"{path}: {field} is {raw.get(str(field))!r}: {first['msg']}") from error
+        if not first["loc"]:  # from `_complete`
+            raise CheckpointError(f"{path}: {first['ctx']['error']}") from error
+        field = str(first["loc"][0])
+        raise CheckpointError(f"{path}: {field} is {raw.get(field)!r}: {first['msg']}") from error

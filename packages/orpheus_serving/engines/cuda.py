@@ -161,7 +161,8 @@ class CudaEngine(ThreadedEngine[_Request]):
         self._pages = min(memory // model.page_bytes - 1, self._max_streams * model.table_width)
         if self._pages < 1:
             raise EngineError(
-                f"engine cuda: {memory / 1e9:.1f} GB are left for its cache, and a page takes {model.page_bytes / 1e6:.1f} MB"
+                f"engine cuda: {max(memory, 0) / 1e9:.1f} GB of the GPU are left for its cache, and a page takes "
+                f"{model.page_bytes / 1e6:.1f} MB; end what else runs on the GPU, lower max_streams, or use a larger GPU"
             )
         model.open_pages(self._pages + 1)
         log.info("cache of %d tokens in pages of %d, %.1f GB", self._pages * PAGE, PAGE, self._pages * model.page_bytes / 1e9)

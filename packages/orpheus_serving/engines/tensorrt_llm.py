@@ -101,7 +101,7 @@ class TensorRtLlmEngine:
     def _build(self) -> Any:
         """An `LLM` whose worker process has loaded the model."""
         folder = fetch(self._checkpoint, self._revision)
-        config = read_config(folder)
+        config = read_config(folder, quantised=True)
         check_layout(self._layout, config.vocab_size, folder)
         self._vocabulary = config.vocab_size
         if not _has_fp8_weights(folder):
