@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from conftest import CONFIGS, Reference
 from orpheus_serving.codec import Codec, CodecStream, StreamingDecoder, load_codec
@@ -275,6 +279,52 @@ def test_what_cannot_be_read_is_refused_clearly(tmp_path) -> None:  # type: igno
     (tmp_path / "config.json").unlink()
     with pytest.raises(CodecError, match=r"no config\.json"):
         load_codec(tmp_path)
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 79488254\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda good: POINTER, lambda good: b"", lambda good: good[: len(good) // 2], lambda good: good[:-1], lambda good: b"[1, 2]"],
+    ids=["LFS pointer", "empty", "half", "a byte short", "something else"],
+)
+def test_damaged_weights_are_named_with_what_to_do(tmp_path: Path, name: str, damage: Callable[[bytes], bytes]) -> None:
+    folder = build_noise_codec(tmp_path / "codec")
+    if name == "model.safetensors":
+        save_file(torch.load(folder / "pytorch_model.bin"), folder / name)
+        (folder / "pytorch_model.bin").unlink()
+    load_codec(folder)
+    (folder / name).write_bytes(damage((folder / name).read_bytes()))
+    with pytest.raises(CodecError, match="fetch it again") as error:
+        load_codec(folder)
+    assert str(folder / name) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("tensors", [[torch.zeros(1)], {"a": "text"}])
+def test_a_pickle_of_something_else_is_named(tmp_path: Path, tensors: Any) -> None:
+    folder = build_noise_codec(tmp_path / "codec")
+    torch.save(tensors, folder / "pytorch_model.bin")
+    with pytest.raises(CodecError, match=r"pytorch_model\.bin.*fetch it again"):
+        load_codec(folder)
+
+
+@pytest.mark.parametrize("config", ["", "{", "[1]", "null", '{"decoder_rates": 5}', POINTER.decode(), "\udcff"])
+def test_a_broken_config_is_named(tmp_path: Path, config: str) -> None:
+    folder = build_noise_codec(tmp_path / "codec")
+    (folder / "config.json").write_text(config, "utf-8", errors="surrogateescape")
+    with pytest.raises(CodecError, match=r"config\.json"):
+        load_codec(folder)
+
+
+def test_weights_of_another_config_are_named(tmp_path: Path) -> None:
+    folder = build_noise_codec(tmp_path / "codec")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"codebook_size": 512}))
+    with pytest.raises(CodecError, match=r"config\.json describes(?s:.*)size mismatch(?s:.*)codebook"):
+        load_codec(folder)
 
 
 def test_noise_codec_is_the_same_for_the_same_seed() -> None:

@@ -172,19 +172,41 @@ def load_snac(source: str | Path, revision: str | None = None) -> Any:
     if not config.is_file():
         raise CodecError(f"codec {source}: no config.json there; expected a SNAC folder")
     try:
-        model = SNAC(**json.loads(config.read_text()))
-        if (folder / "model.safetensors").is_file():
+        model = SNAC(**json.loads(config.read_text("utf-8")))
+    except Exception as error:  # of the values there, as deep in the package as they get
+        raise CodecError(f"{config}: not the configuration of a SNAC that this version understands: {_said(error)}") from error
+    state = _state(folder)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise CodecError(f"codec {source}: its weights are not of the SNAC that config.json describes: {error}") from error
+    return model.eval()
+
+
+def _state(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a SNAC folder in float32, by name."""
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        path = folder / "pytorch_model.bin"
+    if not path.is_file():
+        raise CodecError(f"codec {folder}: neither model.safetensors nor pytorch_model.bin there; expected a SNAC folder")
+    try:
+        if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            state = load_file(folder / "model.safetensors")
-        elif (folder / "pytorch_model.bin").is_file():
-            state = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
+            state = load_file(path)
         else:
-            raise CodecError(f"codec {source}: neither model.safetensors nor pytorch_model.bin there")
-        model.load_state_dict({name: tensor.float() for name, tensor in state.items()})
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise CodecError(f"codec {source}: not a SNAC checkpoint that this version understands: {error}") from error
-    return model.eval()
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        return {name: tensor.float() for name, tensor in state.items()}
+    except Exception as error:  # safetensors, zip files and pickles have each their own
+        raise CodecError(
+            f"{path}: cannot be read: {_said(error)}. If it is damaged, or only a pointer of Git LFS, fetch it again"
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    """What went wrong, in a line: PyTorch goes on for a page."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _fetch(repository: str, revision: str | None) -> Path:
