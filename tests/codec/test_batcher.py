@@ -332,6 +332,33 @@ def test_noise_codec_is_the_same_for_the_same_seed() -> None:
     assert all((a[name] == b[name]).all() for name in a)
 
 
+@pytest.mark.parametrize(("max_batch", "sizes"), [(None, {1}), (4, {2, 4})], ids=["a CPU's default", "batch 4"])
+async def test_compiled_code_computes_no_more_rows_than_it_must(
+    reference: Reference, monkeypatch: pytest.MonkeyPatch, max_batch: int | None, sizes: set[int]
+) -> None:
+    """Traced as for real, but run by PyTorch: a compiler takes a minute."""
+    real, seen = torch.compile, set()
+
+    def compile(function: Any) -> Any:
+        traced = real(function, backend="eager")
+
+        def counted(rows: torch.Tensor) -> torch.Tensor:
+            seen.add(len(rows))
+            return traced(rows)
+
+        return counted
+
+    monkeypatch.setattr(torch, "compile", compile)
+    codec = Codec(StreamingDecoder(reference.weights, slots=4), max_batch=max_batch, compile=True)
+    await codec.start()
+    todo = [(reference.frames(3, seed=i), i) for i in range(3)]
+    audio = await asyncio.gather(*(speak(codec, frames, seed) for frames, seed in todo))
+    await codec.stop()
+    for (frames, seed), heard in zip(todo, audio, strict=True):
+        assert np.abs(heard - reference.decode(frames, seed)).max() < 1e-4
+    assert seen == sizes
+
+
 async def test_early_audio_is_off_where_its_schedule_would_not_fit() -> None:
     """Attention over two frames delays the exact audio beyond the last provisional ending."""
     for config, early in (("tiny", True), ("attention over two frames", False)):

@@ -2,8 +2,8 @@
 
     rows (ints) -> pinned host buffer -> one copy -> graph of the bucket's size -> one copy -> samples (numpy)
 
-A batch is padded to the next bucket (1, 2, 4, ... max_batch) with rows that point at the decoder's spare slot. On a CPU
-there are no buckets and no graphs.
+A batch is padded to the next bucket (1, 2, 4, ... max_batch) with rows that point at the decoder's spare slot. Compiled code for
+several rows has no bucket of one. On a CPU there are no graphs, and buckets for compiled code only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Runner:
         self._compile = compile
         sizes = {1 << n for n in range((max_batch - 1).bit_length())} | {max_batch}
         # Compiled code is made once, for any number of rows; but torch.compile makes code of its own for exactly one.
-        self.buckets = sorted({max(size, 2) for size in sizes} if compile else sizes)
+        least = min(2, max_batch) if compile else 1
+        self.buckets = sorted({max(size, least) for size in sizes})
         self._graphs: dict[tuple[str, int], _Graph] = {}
         self._stream = torch.cuda.Stream(decoder.device) if self._on_gpu else None
         self._step: Callable[[Tensor], Tensor] = decoder.step
@@ -72,7 +73,7 @@ class Runner:
 
     def _rows(self, rows: Sequence[Sequence[int]]) -> Tensor:
         tensor = torch.tensor(rows, device=self._decoder.device)
-        if self._compile:
+        if self._compile and len(rows) > 1:
             torch._dynamo.mark_dynamic(tensor, 0)
         return tensor
 
