@@ -19,7 +19,7 @@ from typing import Any
 from .checkpoint import Checkpoint
 from .codec import load_codec
 from .engines.base import Engine
-from .settings import Settings
+from .settings import Settings, SettingsError
 from .synthesizer import Synthesizer
 
 log = logging.getLogger(__name__)
@@ -28,8 +28,12 @@ GPU_STREAMS = 512  # streams of an engine made for GPUs, where the settings name
 DATA = Path(__file__).parents[2] / "data"  # of a checkout; an installed copy of the package alone has none
 
 
-def build(settings: Settings, data: Path = DATA, trt_llm: Mapping[str, Any] | None = None) -> Synthesizer:
+def build(
+    settings: Settings, data: Path = DATA, trt_llm: Mapping[str, Any] | None = None, trt_llm_length: int | None = None
+) -> Synthesizer:
     """A synthesizer that wants to be started. `trt_llm` is what Baseten's server injects, {"engine": ...}.
+
+    trt_llm_length: the ids of a request, prompt and speech, that the injected engine was built for; None where nobody said.
 
     Raises CheckpointError, CodecError or SettingsError with what to change.
     """
@@ -45,7 +49,7 @@ def build(settings: Settings, data: Path = DATA, trt_llm: Mapping[str, Any] | No
     if trt_llm is not None:
         from .engines.briton import BritonEngine
 
-        engine = BritonEngine(trt_llm["engine"], checkpoint.layout, checkpoint.prompt_text)
+        engine = BritonEngine(trt_llm["engine"], checkpoint.layout, checkpoint.prompt_text, max_length=trt_llm_length)
         slots = settings.codec_streams or (GPU_STREAMS if device == "cuda" else 16)
     else:
         kind = settings.engine if settings.engine != "auto" else _engine_of(device)
@@ -69,14 +73,23 @@ def build_truss(
     """The same from what Baseten's server hands to a Truss's class: settings are `model_metadata.orpheus` of config.yaml.
 
     With an injected engine and no checkpoint in the settings, tokenizer and layout are those of what the engine was built from.
+    Raises SettingsError for an engine that cannot run in a Truss.
     """
     with contextlib.suppress(Exception):  # the server raises for a secret that is not set; public checkpoints need none
         os.environ.setdefault("HF_TOKEN", secrets["hf_access_token"])  # what huggingface-hub reads
     settings = Settings.load((config.get("model_metadata") or {}).get("orpheus"))
-    if trt_llm is not None and settings.checkpoint is None:
-        source = config["trt_llm"]["build"]["checkpoint_repository"]
+    if trt_llm is None:
+        if settings.engine == "vllm":  # the task that reads its process' answers lives and dies with the loop of `load`
+            raise SettingsError(
+                "settings: engine: vllm does not run in a Truss, which loads on another event loop than it serves on; "
+                "use auto, or a server of your own (orpheus-serving serve)"
+            )
+        return build(settings, data)
+    built = (config.get("trt_llm") or {}).get("build") or {}
+    if settings.checkpoint is None:
+        source = built["checkpoint_repository"]
         settings = settings.model_copy(update={"checkpoint": source["repo"], "checkpoint_revision": source.get("revision")})
-    return build(settings, data, trt_llm)
+    return build(settings, data, trt_llm, built.get("max_seq_len"))
 
 
 def _engine_of(device: str) -> str:

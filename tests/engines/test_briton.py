@@ -160,6 +160,32 @@ async def test_a_cut_answer_gets_no_end() -> None:
     assert await read(await started(runtime), Sampling(14)) == ids
 
 
+async def test_an_answer_that_the_runtime_cuts_at_its_own_length_gets_no_end() -> None:
+    """It lowers `max_tokens` to what its length leaves, and says nothing of it."""
+    ids = frames(2)
+
+    class Short(Runtime):
+        async def predict(self, model_input: dict[str, Any], request: Request) -> Any:
+            before = 1 + len(model_input["prompt"].split("|"))  # its tokenizer adds a begin of text
+            said = ids[: min(model_input["max_tokens"], 17 - before)]
+            self.answer = says(text_of(said))
+            return await super().predict(model_input, request)
+
+    runtime = Short(says())
+    engine = await started(runtime, max_length=17)
+    assert await read(engine, Sampling(100)) == ids
+    assert await read(engine, Sampling(9)) == ids[:9]
+    assert [sent["max_tokens"] for sent in runtime.inputs] == [14, 9]
+    assert await read(await started(Short(says()), max_length=18), Sampling(100)) == [*ids, LAYOUT.end_of_speech]
+
+
+async def test_a_prompt_that_leaves_no_room_is_refused() -> None:
+    runtime = Runtime(says())
+    with pytest.raises(EngineError, match=r"2 ids leaves no room .*max_seq_len"):
+        await read(await started(runtime, max_length=3), Sampling(100))
+    assert not runtime.inputs
+
+
 async def test_a_runtime_that_says_more_than_it_was_asked_for_is_cut_and_closed() -> None:
     runtime = Runtime(says(text_of(frames(2)), text_of(frames(5))))
     assert await read(await started(runtime), Sampling(10)) == frames(2)[:10]
@@ -185,7 +211,8 @@ async def test_every_call_has_a_dict_of_its_own() -> None:
     await read(engine, Sampling(50, seed=7), "first")
     runtime.inputs[0]["prompt"] = "scribbled over"
     await read(engine, Sampling(60, temperature=0, top_k=40), "second")
-    first, second = runtime.inputs
+    await read(engine, Sampling(60, temperature=1e-5), "third")
+    first, second, third = runtime.inputs
     assert first == {
         "prompt": "scribbled over",
         "max_tokens": 50,
@@ -200,7 +227,8 @@ async def test_every_call_has_a_dict_of_its_own() -> None:
     assert second["prompt"] == "1|2"
     assert "seed" not in second
     assert second["top_k"] == 1, "greedy"
-    assert second["temperature"] > 0
+    assert second["temperature"] == third["temperature"] == 1
+    assert third["top_k"] == 1, "so cold that it is greedy, as in every engine"
 
 
 async def test_a_layout_with_other_offsets() -> None:

@@ -18,6 +18,7 @@ from starlette.requests import Request
 
 from orpheus_serving.engines.base import Sampling
 from orpheus_serving.engines.readers import Readers
+from orpheus_serving.engines.sampling import GREEDY_BELOW
 from orpheus_serving.errors import EngineError
 from orpheus_serving.tokens import TokenLayout
 
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = "<custom_token_"
 MAX_DIGITS = 7  # Orpheus has 28,684 custom tokens: five digits
+BEGIN_OF_TEXT = 1  # ids that the runtime's tokenizer may put before the prompt
 CUSTOM_TOKENS_BEFORE_CODES = 10  # `<custom_token_10>` is the first audio code of an Orpheus vocabulary
 
 
@@ -99,6 +101,8 @@ class BritonEngine:
     """An `Engine` on the injected `trt_llm["engine"]`.
 
     decode_prompt: token ids to text, special tokens included. The runtime takes prompts as text only.
+    max_length: ids of prompt and answer together that the runtime was built for (`trt_llm.build.max_seq_len`). It ends an answer
+        there without a word, whatever `max_tokens` says. None: not known.
     first_custom_id: the id of `<custom_token_0>`; by default ten below the first audio code, as Orpheus has it.
     stray: characters of answers that were no custom token, over all requests so far.
     """
@@ -109,11 +113,13 @@ class BritonEngine:
         layout: TokenLayout,
         decode_prompt: Callable[[Sequence[int]], str],
         *,
+        max_length: int | None = None,
         first_custom_id: int | None = None,
     ) -> None:
         self._engine = engine
         self._layout = layout
         self._decode_prompt = decode_prompt
+        self._max_length = max_length
         self._first = layout.first_code - CUSTOM_TOKENS_BEFORE_CODES if first_custom_id is None else first_custom_id
         self._readers = Readers("the TensorRT-LLM runtime")
         self.stray = 0
@@ -134,38 +140,51 @@ class BritonEngine:
     async def generate(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> AsyncGenerator[list[int], None]:
         """Stream the ids that follow `prompt`; see the promises in `base.py`.
 
-        The runtime stops at the end-of-speech id and keeps it to itself. So an answer shorter than `max_tokens` ended
-        by itself, and the id is added here. Characters that were no token count as one id each in that comparison,
+        The runtime stops at the end-of-speech id and keeps it to itself. So an answer shorter than what it was allowed
+        ended by itself, and the id is added here. Characters that were no token count as one id each in that comparison,
         which is the most that they can have been: a cut is never taken for an end.
         """
         parser = CustomTokenParser()
         count = 0
-        stream = self._text(self._model_input(prompt, sampling, request_id), request_id)
+        budget = self._budget(prompt, sampling, request_id)
+        stream = self._text(self._model_input(prompt, sampling, budget, request_id), request_id)
         try:
             async for text in stream:
                 ids = [self._first + number for number in parser.feed(text)]
-                ids = ids[: sampling.max_tokens - count]
+                ids = ids[: budget - count]
                 ended = self._layout.end_of_speech in ids
                 if ended:
                     ids = ids[: ids.index(self._layout.end_of_speech) + 1]
                 count += len(ids)
                 if ids:
                     yield ids
-                if ended or count == sampling.max_tokens:
+                if ended or count == budget:
                     return
             parser.finish()
-            if count + parser.stray < sampling.max_tokens:
+            if count + parser.stray < budget:
                 yield [self._layout.end_of_speech]
         finally:
             await stream.aclose()
             self._count_stray(parser, request_id)
 
-    def _model_input(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> dict[str, Any]:
+    def _budget(self, prompt: Sequence[int], sampling: Sampling, request_id: str) -> int:
+        """How many ids the request may generate."""
+        if self._max_length is None:
+            return sampling.max_tokens
+        room = self._max_length - len(prompt) - BEGIN_OF_TEXT
+        if room < 1:
+            raise EngineError(
+                f"request {request_id}: its prompt of {len(prompt)} ids leaves no room in the runtime's {self._max_length}; "
+                "shorten the text or raise trt_llm.build.max_seq_len"
+            )
+        return min(sampling.max_tokens, room)
+
+    def _model_input(self, prompt: Sequence[int], sampling: Sampling, budget: int, request_id: str) -> dict[str, Any]:
         """A dict of its own for every call: the runtime may write into it."""
-        greedy = sampling.temperature == 0
+        greedy = sampling.temperature < GREEDY_BELOW
         model_input = {
             "prompt": self._decode_prompt(prompt),
-            "max_tokens": sampling.max_tokens,
+            "max_tokens": budget,
             # Greedy is said through top_k, since a temperature of 0 divides by zero in some releases.
             "temperature": 1.0 if greedy else sampling.temperature,
             "top_p": sampling.top_p,
