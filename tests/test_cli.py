@@ -95,3 +95,24 @@ def test_voices_lists_voices(noise_folder: Path, capsys: pytest.CaptureFixture[s
     assert main(["voices", "--checkpoint", str(noise_folder)]) == 0
     said = capsys.readouterr().out
     assert "  noise\n  hiss\n" in said
+
+
+@pytest.mark.parametrize("command", [["voices"], ["say", TEXT, "-o", "-", "--max-tokens", "140"]])
+def test_an_option_wins_over_the_environment(
+    noise_folder: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """The image sets these variables, so an option that lost to them would be ignored there."""
+    monkeypatch.setenv("ORPHEUS_CHECKPOINT", "/from/the/environment")
+    monkeypatch.setenv("ORPHEUS_CODEC", "/from/the/environment")
+    codec = str(noise_folder / "codec")
+    assert main([*command, "--checkpoint", str(noise_folder), "--codec", codec]) == 0
+    assert capfdbinary.readouterr().out
+
+
+def test_an_option_of_the_server_wins_over_the_environment(
+    noise_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORPHEUS_CHECKPOINT", "/from/the/environment")
+    monkeypatch.setenv("ORPHEUS_VOICE", "hiss")
+    assert main(["serve", "--port", "0", "--checkpoint", str(noise_folder), "--voice", "nobody"]) == 1
+    assert "no voice 'nobody'" in capsys.readouterr().err

@@ -13,6 +13,12 @@ def test_the_environment_is_over_the_section(monkeypatch: pytest.MonkeyPatch) ->
     assert (settings.max_streams, settings.max_length) == (3, 128)
 
 
+def test_what_is_asked_for_is_over_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORPHEUS_MAX_STREAMS", "3")
+    settings = Settings.load({"max_streams": 5, "max_length": 128}, over={"max_streams": 7})
+    assert (settings.max_streams, settings.max_length) == (7, 128)
+
+
 def test_nothing_is_needed() -> None:
     assert Settings.load() == Settings.load(None) == Settings.load({})
 

@@ -137,7 +137,7 @@ async def _speak(request: Any, output: str | None, settings: dict[str, Any]) -> 
     from .build import build
     from .settings import Settings
 
-    synthesizer = build(Settings.load(settings))
+    synthesizer = build(Settings.load(over=settings))
     speech = synthesizer.speak(request)  # refused before anything slow happens
     await synthesizer.start()
     loaded = time.monotonic()
@@ -171,7 +171,7 @@ def _voices(args: argparse.Namespace) -> int:
     from .checkpoint import Checkpoint
     from .settings import Settings
 
-    settings = Settings.load(_settings(args))
+    settings = Settings.load(over=_settings(args))
     checkpoint = Checkpoint(settings.checkpoint or default_checkpoint(DATA), settings.checkpoint_revision)
     print(f"{checkpoint.name} ({', '.join(checkpoint.languages)})")
     for voice in checkpoint.voices:
@@ -189,7 +189,7 @@ def _serve(args: argparse.Namespace) -> int:
     names = ("host", "port", "grpc_port", "max_active", "max_queued", "allow_unauthenticated", "log_text")
     options = ServerOptions.load({name: getattr(args, name) for name in names if getattr(args, name) is not None})
     settings = _settings(args) | ({"voice": args.voice} if args.voice else {})
-    serve(options, Settings.load(settings))
+    serve(options, Settings.load(over=settings))
     return 0
 
 

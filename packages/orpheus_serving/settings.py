@@ -1,5 +1,5 @@
-"""Every knob, once: from keyword arguments, from `ORPHEUS_*` environment variables, or from `model_metadata.orpheus` in
-config.yaml. Nothing else in the package reads the environment.
+"""Every knob, once: from options of a command, from `ORPHEUS_*` environment variables, or from `model_metadata.orpheus` in
+config.yaml, in that order of precedence. Nothing else in the package reads the environment.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class Settings(BaseSettings):
     "Threads of one torch operation on a CPU. Default: 1, which left most for streams side by side where it was measured."
 
     @classmethod
-    def load(cls, section: Mapping[str, Any] | None = None) -> Settings:
-        """Settings from a section of config.yaml, under the environment. Raises SettingsError."""
+    def load(cls, section: Mapping[str, Any] | None = None, over: Mapping[str, Any] | None = None) -> Settings:
+        """Settings from a section of config.yaml, under the environment; `over` is over both. Raises SettingsError."""
         section = {k: v for k, v in (section or {}).items() if f"ORPHEUS_{k.upper()}" not in os.environ}
         try:
-            return cls(**section)
+            return cls(**{**section, **(over or {})})
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(map(str, first["loc"]))

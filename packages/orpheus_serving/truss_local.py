@@ -213,14 +213,18 @@ class LocalTrussServer:
 
 
 def serve(folder: str | Path = ".", *, port: int = 8080, settings: Mapping[str, Any] | None = None) -> int:
-    """Build and serve `folder` until it ends, Ctrl-C or SIGTERM; the server's exit code. Raises TrussError as the parts do."""
+    """Build and serve `folder` until it ends, Ctrl-C or SIGTERM; the server's exit code. Raises TrussError as the parts do.
+
+    settings: of this project; they win over those of config.yaml and of this process' environment.
+    """
     # The server is in a session of its own: whoever ends this process has to end that one too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="orpheus-truss-") as work:
         print(f"building {Path(folder).resolve()}", file=sys.stderr)
-        app = build_app(folder, work, settings=settings)
+        app = build_app(folder, work)
+        environment = {f"ORPHEUS_{name.upper()}": str(value) for name, value in (settings or {}).items()}
         print("loading the model", file=sys.stderr)
-        with LocalTrussServer(app, port=port) as server:
+        with LocalTrussServer(app, port=port, environment=environment) as server:
             print(f"ready: POST {server.url}{PREDICT}   (Ctrl-C ends it)", file=sys.stderr)
             try:
                 return server.wait()

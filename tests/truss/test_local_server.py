@@ -150,9 +150,11 @@ def test_stop_may_be_called_twice_and_before_start(tmp_path: Path) -> None:
 
 
 def test_ending_truss_serve_ends_its_server(noise_folder: Path) -> None:
-    """SIGTERM, as a supervisor sends it, to the command in the repository's own folder."""
+    """SIGTERM, as a supervisor sends it, to the command in the repository's own folder. Its option wins over the environment."""
     command = [sys.executable, "-m", "orpheus_serving.cli", "truss", "serve", str(ROOT), "--port", "0"]
-    with subprocess.Popen([*command, "--checkpoint", str(noise_folder)], stderr=subprocess.PIPE, text=True) as serving:
+    command += ["--checkpoint", str(noise_folder)]
+    environment = os.environ | {"ORPHEUS_CHECKPOINT": "/from/the/environment"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as serving:
         assert serving.stderr is not None
         ready = next((line for line in serving.stderr if line.startswith("ready: POST ")), "")
         url = urlsplit(ready.split()[2])
