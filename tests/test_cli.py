@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import wave
@@ -114,5 +115,7 @@ def test_an_option_of_the_server_wins_over_the_environment(
 ) -> None:
     monkeypatch.setenv("ORPHEUS_CHECKPOINT", "/from/the/environment")
     monkeypatch.setenv("ORPHEUS_VOICE", "hiss")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # those of the server end with the test
+    monkeypatch.setattr(logging.getLogger(), "level", logging.WARNING)
     assert main(["serve", "--port", "0", "--checkpoint", str(noise_folder), "--voice", "nobody"]) == 1
     assert "no voice 'nobody'" in capsys.readouterr().err

@@ -241,3 +241,63 @@ def test_contexts_of_a_socket_are_bounded(server: tuple[LiveServer, Prompts]) ->
         for number in range(33):
             say(socket, f"context {number}", " ")
         assert "the most" in socket.until("error")[-1]["message"]
+
+
+def fail_voice(socket: Client) -> None:
+    say(socket, "a", "Hello there. And", voice="nobody")
+
+
+def fail_type(socket: Client) -> None:
+    say(socket, "a", "Hello there. And")
+    say(socket, "a", "so on", flush="yes")
+
+
+def fail_length(socket: Client) -> None:
+    say(socket, "a", "Hello there. And")
+    say(socket, "a", "x" * 20_001)
+
+
+def cut_short(socket: Client) -> None:
+    say(socket, "a", "Hello there, friend. This is the second sentence. And", max_tokens=7)
+
+
+@pytest.mark.parametrize("last", [{"transcript": "end.", "continue": False}, {"cancel": True}])
+@pytest.mark.parametrize(
+    ("begin", "over"), [(fail_voice, "error"), (fail_type, "error"), (fail_length, "error"), (cut_short, "done")]
+)
+def test_nothing_is_spoken_of_a_context_that_is_over_until_its_client_ends_it(
+    server: tuple[LiveServer, Prompts], begin: Any, over: str, last: dict[str, Any]
+) -> None:
+    live, prompts = server
+    with client(live, PATH) as socket:
+        begin(socket)
+        socket.until(over)
+        live.settle()
+        prompts.take()
+        say(socket, "a", " of a sentence that began before. And so ", flush=True)
+        socket.send(**BASE | {"context_id": "a"} | last)
+        say(socket, "a", "Here it begins anew.", more=False)
+        messages = socket.until("chunk") + socket.until("done")
+    assert prompts.take() == ["Here it begins anew."]
+    assert {m["type"] for m in messages} == {"chunk", "done"}
+
+
+def test_an_engine_that_fails_ends_its_context(noise_folder: Path) -> None:
+    with serving(noise_folder, frames=20, engine={"fail_after": 70}) as live, client(live, PATH) as socket:
+        say(socket, "a", "Hello there, friend. And")
+        assert socket.until("error")[-1]["status_code"] == 500
+        live.settle()
+        say(socket, "a", " so on. And ")
+        say(socket, "a", "on.", more=False)
+        assert [m["type"] for m in socket.until("done")] == ["done"]
+
+
+def test_contexts_that_are_over_are_remembered_within_bounds(server: tuple[LiveServer, Prompts]) -> None:
+    with client(server[0], PATH) as socket:
+        for number in range(257):
+            say(socket, f"context {number}", "Hello.", voice="nobody")
+            socket.until("error")
+        say(socket, "context 256", "Hello.", more=False)
+        assert [m["type"] for m in socket.until("done")] == ["done"]
+        say(socket, "context 0", "Hello there, friend.", more=False)
+        assert socket.until("done")[0]["type"] == "chunk"

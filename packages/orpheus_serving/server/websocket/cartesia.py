@@ -11,6 +11,9 @@
 A context is one utterance: its transcripts are joined as they are. Contexts of a socket run beside one another, as Cartesia's
 do; within one everything comes in order. The first message of a context sets its voice, audio format and sampling.
 
+A context whose speech ends before its text, by an error or at `max_tokens`, is over: what is still written to it is dropped up to
+its last transcript (`continue: false`) or a cancel, so that nothing is spoken from the middle of a sentence on.
+
 Times of single words are not known to the model, so `timestamps` are never sent, even where `add_timestamps` asks for them. What
 is known is when each chunk of text begins and ends: `add_phrase_timestamps` (not Cartesia's) asks for that.
 """
@@ -35,6 +38,8 @@ from ..service import Service
 from .session import Connection, Frame, Writing, converse, decode, status_of
 
 MOST_CONTEXTS = 32  # of one socket at a time
+MOST_OVER = 256  # contexts of a socket that are over while their client still writes; beyond, the oldest is forgotten
+LONGEST_ID = 200  # characters
 SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens", "max_chunk_size", "seed")
 
 
@@ -54,7 +59,7 @@ class _Format(_Part):
 
 
 class _Message(_Part):
-    context_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    context_id: Annotated[str, Field(min_length=1, max_length=LONGEST_ID)] | None = None
     transcript: str = ""
     more: Annotated[bool, Field(alias="continue")] = False
     flush: bool = False
@@ -95,12 +100,14 @@ class Cartesia:
         self._connection = connection
         self._service = connection.service
         self._contexts: dict[str, _Context] = {}
+        self._over: dict[str, None] = {}  # ids of contexts that are over and have not had their last transcript, oldest first
 
     def opened(self) -> None:
         pass
 
     def received(self, frame: Frame) -> None:
         ident: str | None = None
+        decoded: dict[str, Any] = {}
         try:
             decoded = decode(frame)
             named = decoded.get("context_id")
@@ -109,6 +116,8 @@ class Cartesia:
         except InvalidRequest as error:
             if context := self._contexts.get(ident or ""):
                 self._stop(context)
+            if decoded.get("continue"):
+                self._drop_rest(ident or "")
             self._connection.post(_error(ident, error))
 
     def _take(self, message: _Message, decoded: dict[str, Any]) -> None:
@@ -116,9 +125,15 @@ class Cartesia:
         if message.cancel:
             if message.context_id is None:
                 raise InvalidRequest("context_id", "names the context to cancel")
+            self._over.pop(message.context_id, None)
             if context is not None:
                 self._stop(context)
                 self._connection.post(_done(context.id))
+            return
+        if message.context_id in self._over:
+            if not message.more:
+                del self._over[message.context_id]
+                self._connection.post(_done(message.context_id))
             return
         if context is None:
             if not message.more and not message.transcript.strip():  # the end of a context that is over, or never began
@@ -173,6 +188,14 @@ class Cartesia:
             context.task.cancel()
         self._connection.drop(context)
 
+    def _drop_rest(self, ident: str) -> None:
+        """Take no more text of a context that is over, until the client ends it too."""
+        if not 1 <= len(ident) <= LONGEST_ID:  # of no context
+            return
+        self._over[ident] = None
+        if len(self._over) > MOST_OVER:
+            del self._over[next(iter(self._over))]
+
     async def _speak(self, context: _Context) -> None:
         resampler = Resampler(self._service.sample_rate, context.format.sample_rate or self._service.sample_rate)
         text = context.writing.deltas()
@@ -194,6 +217,8 @@ class Cartesia:
         await self._send(context, last)
         if self._contexts.get(context.id) is context:
             del self._contexts[context.id]
+            if not context.writing.ended:
+                self._drop_rest(context.id)
 
     async def _flushed(self, context: _Context) -> None:
         asked = context.writing.flushes.popleft()
