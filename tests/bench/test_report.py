@@ -247,6 +247,17 @@ def test_the_same_server_twice_is_told_apart_by_its_files(results: list[Path], c
     assert "ours (again)" in said
 
 
+def test_files_of_one_name_are_told_apart_by_their_folders(results: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    files = [results[0].parent / folder / "r.json" for folder in ("old", "new")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(results[0].read_text())
+    assert main(["bench", "report", *map(str, files)]) == 0
+    said = capsys.readouterr().out
+    assert "ours (old/r)" in said
+    assert "ours (new/r)" in said
+
+
 def test_a_picture_is_drawn(results: list[Path], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed (requirements/bench.txt)")
     out = tmp_path / "report.png"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from live import LiveServer
+from ws_client import recording
 
 from orpheus_serving.bench.load import run_load
 from orpheus_serving.bench.plan import Arrival, Load, Target
@@ -92,8 +93,11 @@ def test_the_search_records_every_try_and_ends_in_poisson(
     out = tmp_path / "result.json"
     limits = ["--ttfb-limit", "60000", "--real-time-limit", "1"]  # which every level keeps
     command = ["bench", "--url", speech_url(live_server), "--search", "--levels", "1", "--most", "2", "--then-poisson", "100"]
-    assert main([*command, *limits, *QUICK, "--out", str(out)]) == 0
+    assert main([*command, *limits, *QUICK, "--out", str(out), "--html", str(tmp_path / "report.html")]) == 0
     result = json.loads(out.read_text())
+    poisson = result["levels"][2]
+    assert poisson["utterance"] == result["levels"][1]["audio_s"], "what a Poisson level means is not recorded"
+    assert result["settings"]["load"]["utterance"] == poisson["utterance"], "drawing the page has changed the result"
     assert [(level["level"], level["arrivals"]) for level in result["levels"]] == [(1, "closed"), (2, "closed"), (2, "poisson")]
     assert result["searches"] == [{"label": "server", "arrivals": "closed", "highest": 2, "from": 1, "most": 2}]
     assert all(level["holds"] for level in result["levels"][:2])
@@ -102,6 +106,18 @@ def test_the_search_records_every_try_and_ends_in_poisson(
     assert result["searches"][0]["highest"] == 0
     assert [level["level"] for level in result["levels"]] == [1]
     assert "TTFB p95" in result["levels"][0]["misses"][0]
+
+
+def test_a_level_has_the_same_texts_whichever_levels_are_before_it(noise_folder: Path) -> None:
+    load = ["--arrivals", "poisson", "--utterance", "0.5", "--seconds", "1", "--ramp", "0", "--processes", "1"]
+    with recording(noise_folder) as (live, prompts):
+        command = ["bench", "--url", speech_url(live), *load, "--levels"]
+        assert main([*command, "3"]) == 0
+        alone = prompts.take()
+        assert main([*command, "1", "3"]) == 0
+        after_another = prompts.take()
+    assert alone[0] == after_another[0] == "Hello there."  # that somebody is there
+    assert alone[1] in after_another
 
 
 def test_a_wrong_address_or_key_is_said_before_the_load(live_server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:

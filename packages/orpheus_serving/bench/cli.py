@@ -215,10 +215,11 @@ def loads_of(args: argparse.Namespace) -> list[Load]:
     arrivals: Literal["closed", "poisson", "trace"] = "trace" if trace else args.arrivals or "closed"
     seconds = args.seconds or (float("inf") if trace else 20.0)
     loads = []
-    for seed, level in enumerate(levels):
+    for level in levels:
         if not trace and not level.is_integer():
             raise BenchError(f"--levels: streams come in whole numbers, not {level:g}")
         whole = level if trace else int(level)
+        seed = int(level)  # of the level itself, so that it has the same texts whichever others run before it
         load = Load(whole, arrivals, seconds, args.ramp, args.utterance, args.processes, seed, tuple(args.texts), trace)
         if trace and not any(load.counts(arrival.at / level) for arrival in trace):
             raise BenchError(
@@ -248,8 +249,9 @@ def main(args: argparse.Namespace) -> int:
     print(tables.terminal(bench.rows), flush=True)
     if args.html or args.png:
         with tempfile.TemporaryDirectory() as folder:
-            bench.out = args.out or Path(folder) / "result.json"
-            bench.write(targets[0], loads[0])
+            if bench.out is None:
+                bench.out = Path(folder) / "result.json"
+                bench.write(targets[0], loads[0])
             draw(*read_side_by_side([bench.out]), args.html, args.png)
     silent = [f"{row['label']} at {row['level']:g}" for row in bench.rows if sum(row["errors"].values()) == row["requests"]]
     if silent:

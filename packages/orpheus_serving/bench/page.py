@@ -50,13 +50,26 @@ def read_side_by_side(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], list
         if not all("ttfb_ms" in row and "machine" in row for row in result["levels"]):
             raise BenchError(f"{path}: its levels are not those of a server under load")
     names = [{row.get("label", result["name"]) for row in result["levels"]} for result in results]
+    files = _short_names(paths)
     taken = Counter(label for labels in names for label in labels)
     rows = []
-    for path, result in zip(paths, results, strict=True):
+    for file, result in zip(files, results, strict=True):
         for row in result["levels"]:
             label = row.get("label", result["name"])
-            rows.append({**row, "label": f"{label} ({path.stem})" if taken[label] > 1 else label})
+            rows.append({**row, "label": f"{label} ({file})" if taken[label] > 1 else label})
     return results, rows
+
+
+def _short_names(paths: Sequence[Path]) -> list[str]:
+    """The last parts of each path, without the suffix, as many as it takes to tell it from the others."""
+    whole = [path.absolute().with_suffix("").parts for path in paths]
+    names = []
+    for parts in whole:
+        count = 1
+        while count < len(parts) and sum(other[-count:] == parts[-count:] for other in whole) > 1:
+            count += 1
+        names.append("/".join(parts[-count:]))
+    return names
 
 
 def page(results: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> str:

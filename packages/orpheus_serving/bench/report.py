@@ -55,6 +55,7 @@ def summarise(measured: Measured, target: Target, limits: Limits = LIMITS, gpu_p
         "transport": "websocket" if target.websocket else "http",
         "level": load.level,
         "arrivals": load.arrivals,
+        **({"utterance": load.utterance} if load.arrivals == "poisson" else {}),
         "seconds": round(window, 2),
         "requests": len(counted),
         "requests_per_s": round(len(counted) / window, 2),
