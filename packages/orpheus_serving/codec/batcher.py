@@ -343,9 +343,11 @@ class Codec:
     def _fail(self, reason: str) -> None:
         with self._wake:
             self.failure, self._started = reason, None
-            for stream in list(self._open):
-                _call(stream._loop, stream._put, CodecError(f"the codec stopped: {reason}"))
+            left = list(self._open)
+            for stream in left:
                 self._release(stream)
+            for stream in left:  # who hears of it finds all slots free
+                _call(stream._loop, stream._put, CodecError(f"the codec stopped: {reason}"))
 
 
 def _deliver(items: list[tuple[CodecStream, Samples | None]]) -> None:
