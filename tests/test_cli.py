@@ -70,6 +70,31 @@ def test_refusals_name_what_to_change(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("hello.mp3", "--output: hello.mp3: the name must end in .wav or .pcm"),
+        ("no/such/folder/hello.wav", "--output: cannot write no/such/folder/hello.wav: there is no folder"),
+        ("folder.wav", "--output: cannot write folder.wav: it is a folder"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [["say", TEXT, "--checkpoint", "no/such/model"], ["truss", "predict", TEXT, "--target", "no/such/truss"]]
+)
+def test_an_output_that_cannot_be_is_refused_before_anything_is_loaded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    output: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.wav").mkdir()
+    assert main([*command, "-o", output]) == 1
+    assert message in capsys.readouterr().err
+
+
 def test_without_a_player_it_says_what_to_do(
     noise_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,10 +133,11 @@ async def _speak(request: Any, output: str | None, settings: dict[str, Any]) -> 
     began = time.monotonic()
     from tqdm import tqdm
 
-    from .audio.sinks import open_sink
+    from .audio.sinks import check_output, open_sink
     from .build import build
     from .settings import Settings
 
+    check_output(output)
     synthesizer = build(Settings.load(over=settings))
     speech = synthesizer.speak(request)  # refused before anything slow happens
     await synthesizer.start()
@@ -214,7 +215,9 @@ def _truss_serve(args: argparse.Namespace) -> int:
 
 def _truss_predict(args: argparse.Namespace) -> int:
     from . import truss_local
+    from .audio.sinks import check_output
 
+    check_output(args.output)
     text = _text(args.text)
     try:
         body = json.loads(text)
@@ -222,7 +225,7 @@ def _truss_predict(args: argparse.Namespace) -> int:
         body = text
     payload = body if isinstance(body, dict) else {"prompt": text}
     payload |= {name: getattr(args, name) for name in ("voice", "seed") if getattr(args, name) is not None}
-    if args.output.endswith(".wav"):
+    if args.output.lower().endswith(".wav"):
         payload["response_format"] = "wav"
     if args.output == "-":
         truss_local.predict(args.target, payload, sys.stdout.buffer)

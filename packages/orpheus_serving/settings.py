@@ -40,7 +40,7 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     "Precision of the embedded engine's weights. Default: int8 on a CPU (three times as fast there), bfloat16 on a GPU."
     max_streams: Annotated[int, Field(ge=1, le=1024)] = 4
-    "Requests decoded at once; others wait. Default: 4, what two CPU cores keep in real time; 512 for engines other than embedded."
+    "Requests decoded at once; others wait. Default: 4, what two CPU cores keep up with; 512 for engines other than embedded."
     codec_streams: Annotated[int, Field(ge=1, le=4096)] | None = None
     "Slots of the codec where the engine is injected. Default: 16 on a CPU, 512 on a GPU."
     max_length: Annotated[int, Field(ge=64, le=131072)] = 4096

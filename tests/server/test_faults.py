@@ -25,6 +25,8 @@ from test_ws_session import TELL
 from websockets.sync.client import connect
 
 from orpheus_serving.checkpoint import Checkpoint
+from orpheus_serving.request import SpeechRequest
+from orpheus_serving.server.answer import SpeechAnswer
 from orpheus_serving.server.grpc.riva_tts_pb2_grpc import RivaSpeechSynthesisStub
 
 BODY = {"input": "Hello there.", "response_format": "pcm", "seed": 1}
@@ -187,6 +189,22 @@ async def test_a_reader_that_stands_still_holds_little_and_is_let_go(noise_folde
             metrics = (await others.get("/metrics")).text
         assert 'orpheus_requests_total{outcome="stalled",protocol="openai"} 1.0' in metrics
         live.settle()
+
+
+def test_a_client_that_does_not_take_the_end_is_let_go(noise_folder: Path) -> None:
+    with serving(noise_folder, stall_timeout=0.2) as live:
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                await asyncio.Event().wait()
+
+        request = SpeechRequest.parse({"prompt": "Hello there, friend."})
+        live.run(SpeechAnswer(live.service, request, protocol="openai", response_format="pcm")({"type": "http"}, receive, send))
+        live.settle()
+        assert 'outcome="stalled",protocol="openai"} 1.0' in live.call(live.service.metrics.render).decode()
 
 
 async def test_a_slow_reader_gets_everything(noise_folder: Path) -> None:

@@ -71,12 +71,8 @@ class SpeechAnswer(Response):
                 started = True
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
                 async for piece in self._body(speech, first):
-                    try:
-                        async with asyncio.timeout(self._service.options.stall_timeout):
-                            await send({"type": "http.response.body", "body": piece, "more_body": True})
-                    except TimeoutError:
-                        raise ClientStalled from None
-                await send({"type": "http.response.body", "body": b""})
+                    await self._send({"type": "http.response.body", "body": piece, "more_body": True}, send)
+                await self._send({"type": "http.response.body", "body": b""}, send)
         except (ClientLeft, ClientStalled):
             return
         except Exception as error:
@@ -85,6 +81,14 @@ class SpeechAnswer(Response):
             if not started:
                 await self._refusal(error)(scope, receive, send)
         # A started body that returns without its end is cut off by the server.
+
+    async def _send(self, message: dict[str, Any], send: Send) -> None:
+        """Raises ClientStalled where the client takes nothing for too long."""
+        try:
+            async with asyncio.timeout(self._service.options.stall_timeout):
+                await send(message)
+        except TimeoutError:
+            raise ClientStalled from None
 
     async def _first(self, speech: ServedSpeech) -> Samples:
         try:

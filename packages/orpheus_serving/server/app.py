@@ -105,7 +105,7 @@ def _operations(service: Service) -> APIRouter:
     @router.get("/health")
     @router.get("/health/ready")
     async def ready() -> JSONResponse:
-        """The model is loaded and new requests are taken; 503 while it loads or drains."""
+        """The model is loaded and new requests are taken; 503 while it loads or drains, and once it has failed."""
         status = {"status": service.state, "active": service.active, "queued": service.queued}
         return JSONResponse(status, 200 if service.ready else 503)
 
