@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from live import PATIENCE, LiveServer, serving
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from process import Process
-from test_grpc import Riva, beside
+from test_grpc import Riva, asked, beside
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -137,6 +137,26 @@ def test_failures_are_logged_without_text_too(noise_folder: Path, engine: dict[s
         live.settle()
     assert '"outcome": "error"' in stream.getvalue()
     assert "xylophone" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [asked("Good morning.", voice_name="noise"), asked("And more.", voice_name="hiss")],
+        [asked("Good morning."), asked("word " * 100)],
+        [asked("!?"), asked("...")],
+    ],
+)
+def test_a_fault_of_the_client_midway_is_no_error_of_the_server(noise_folder: Path, requests: list[Any]) -> None:
+    with logged() as stream, serving(noise_folder, settings={"max_text": 100}) as live, beside(live) as riva:
+        with pytest.raises(grpc.RpcError) as refused:
+            list(riva.stub.SynthesizeOnline(iter(requests), timeout=PATIENCE))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        live.settle()
+        text = live.call(live.service.metrics.render).decode()
+    assert value(text, "orpheus_requests_total", outcome="invalid") == value(text, "orpheus_requests_total") == 1
+    levels = {line["message"]: line["level"] for line in map(json.loads, stream.getvalue().splitlines())}
+    assert levels["speech invalid"] == "info"
 
 
 def test_text_is_logged_if_asked(noise_folder: Path) -> None:

@@ -236,9 +236,8 @@ class Service:
                         outcome = speech.outcome or "error"
                     self._learn(time.monotonic() - admitted)
                     self.metrics.duration.labels(protocol).observe(time.monotonic() - admitted)
-        except InvalidRequest as error:
-            if speech is None:
-                outcome = "invalid"
+        except InvalidRequest as error:  # also midway, where a stream of messages turns out to be wrong
+            outcome = "invalid"
             failure = error
             raise
         except Overloaded as error:
