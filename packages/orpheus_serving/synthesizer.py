@@ -78,6 +78,14 @@ class Spoken:
     end: float
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """For how long a chunk's text was waited for while it was written, and until when (time.monotonic)."""
+
+    seconds: float = 0.0
+    until: float = -math.inf
+
+
 class Flushed:
     """All samples of the text before a flush have been handed out."""
 
@@ -154,6 +162,7 @@ class _WholeText:
 
     def __init__(self, chunks: list[str]) -> None:
         self.chunks = chunks
+        self.wait = Wait()
         self._left = iter(chunks)
 
     async def take(self) -> str | Flushed | None:
@@ -168,21 +177,28 @@ class _WrittenText:
 
     def __init__(self, deltas: AsyncIterator[str | None], streamed: StreamedText, most: int) -> None:
         self.chunks: list[str] = []
+        self.wait = Wait()
+        "For the chunk that was taken last, flushes before it included."
         self._deltas = deltas
         self._streamed = streamed
         self._most = most
         self._news = asyncio.Event()
         self._follower: asyncio.Task[None] | None = None
+        self._flushed = False
 
     async def take(self) -> str | Flushed | None:
         """The next chunk, as soon as one is certain; None at the end. Raises what reading the text raised."""
         if self._follower is None:
             self._follower = asyncio.create_task(self._follow(), name="written text")
+        if not self._flushed:
+            self.wait = Wait()
+        self._flushed = False
         while True:
             if self._follower.done():
                 self._follower.result()
             chunk = self._streamed.take()
             if chunk is FLUSHED:
+                self._flushed = True
                 return Flushed()
             if chunk is not None:
                 self.chunks.append(chunk)
@@ -190,7 +206,10 @@ class _WrittenText:
             if self._follower.done():
                 return None
             self._news.clear()
+            began = time.monotonic()
             await self._news.wait()
+            now = time.monotonic()
+            self.wait = Wait(self.wait.seconds + now - began, now)
 
     async def close(self) -> None:
         if self._follower is not None:
@@ -231,11 +250,13 @@ class Speech:
         "What is spoken, in turn: all of whole text, what has been taken so far of text that is still being written."
         self.outcome: Outcome | None = None
         self.stats = SpeechStats()
+        self.wait = Wait()
+        "For the text of the chunk whose samples are handed out."
         self._owner = synthesizer
         self._text = text
         self._asked = 0.0
         self._cut = False
-        self._streams: asyncio.Queue[tuple[CodecStream, str] | Flushed | None] = asyncio.Queue()
+        self._streams: asyncio.Queue[tuple[CodecStream, str, Wait] | Flushed | None] = asyncio.Queue()
         self._open: list[CodecStream] = []
         self._ahead = asyncio.Semaphore(CHUNKS_ALIVE)
         self._events = self._read()
@@ -268,7 +289,7 @@ class Speech:
                 if isinstance(item, Flushed):
                     yield item
                     continue
-                stream, text = item
+                stream, text, self.wait = item
                 start = self.stats.samples
                 shaper = EdgeShaper(rate)
                 async for samples in stream:
@@ -320,7 +341,7 @@ class Speech:
                     return
                 stream = self._owner.codec.open((self.seed + number) % (MAX_SEED + 1), self._owner.settings.early_audio)
                 self._open.append(stream)
-                self._streams.put_nowait((stream, text))
+                self._streams.put_nowait((stream, text, self._text.wait))
                 try:
                     used = await self._generate(number, text, left, stream)
                     stream.end()

@@ -13,7 +13,9 @@ import re
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,56 @@ def test_metrics_count_what_was_spoken(noise_folder: Path) -> None:
         first_byte = value(text, "orpheus_time_to_first_byte_seconds_sum")
         assert first_byte <= value(text, "orpheus_time_to_first_speech_seconds_sum") <= first_byte + seconds
         assert value(text, "orpheus_active_streams") == value(text, "orpheus_queued_streams") == 0
+
+
+def test_the_clock_stands_while_a_client_writes(noise_folder: Path) -> None:
+    """A client that thinks for a second before its first words end, and longer than they last before the next ones."""
+    thinks = 1.0
+    with serving(noise_folder, frames=3) as live, connect(f"{live.ws_url}/tts/websocket") as ws:
+
+        def write(transcript: str, more: bool = True) -> None:
+            message = {"context_id": "a", "transcript": transcript, "continue": more, "max_buffer_delay_ms": 5_000}
+            ws.send(json.dumps(message | {"add_phrase_timestamps": True}))
+
+        def hear(kind: str) -> None:
+            while json.loads(ws.recv(PATIENCE))["type"] != kind:
+                pass
+
+        write("Hello")
+        live.until(lambda: live.service.active, "the speech waits for its text")
+        time.sleep(thinks)
+        last_words = time.monotonic()
+        write(" there, friend. And")
+        hear("chunk")
+        answered = time.monotonic() - last_words
+        hear("phrase_timestamps")
+        time.sleep(thinks)
+        write(" good bye.", more=False)
+        hear("done")
+        live.settle()
+        text = live.call(live.service.metrics.render).decode()
+    assert value(text, "orpheus_time_to_first_byte_seconds_count") == 1
+    assert value(text, "orpheus_time_to_first_byte_seconds_sum") < answered + thinks / 2
+    assert value(text, "orpheus_time_to_first_speech_seconds_sum") < answered + thinks / 2 + 0.25
+    assert value(text, "orpheus_chunk_lateness_seconds_count") >= 1
+    assert value(text, "orpheus_chunk_lateness_seconds_sum") < (thinks - 0.25) / 2
+
+
+def test_who_hears_it_slower_runs_dry_later(noise_folder: Path) -> None:
+    """Half a second of samples plays for two at a quarter of the speed; the rest comes after one."""
+    with serving(noise_folder, frames=12, engine={"paced": True}) as live, ThreadPoolExecutor(1) as client:
+        answer = client.submit(speak, live, speed=0.25)
+        live.until(lambda: live.engine.active, "it is spoken")
+        live.call(live.engine.advance, 6)
+        live.until(
+            lambda: value(live.service.metrics.render().decode(), "orpheus_time_to_first_byte_seconds_count"), "it is heard"
+        )
+        time.sleep(1)
+        live.call(live.engine.advance, 20)
+        assert answer.result(PATIENCE).status_code == 200
+        text = live.call(live.service.metrics.render).decode()
+    assert value(text, "orpheus_chunk_lateness_seconds_count") >= 1
+    assert value(text, "orpheus_chunk_lateness_seconds_sum") < 0.2
 
 
 def test_gauges_show_what_runs(noise_folder: Path) -> None:

@@ -16,6 +16,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ class SpeechAnswer(Response):
         self._service = service
         self._request = request
         self._protocol = protocol
+        self._speed = speed
         self._encoding = Encoding(response_format, speed, service.sample_rate)
         self._events = events
         self._refusal = refusal
@@ -65,7 +67,7 @@ class SpeechAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
         try:
-            async with until_left(receive), self._service.speech(self._request, protocol=self._protocol) as speech:
+            async with until_left(receive), self._speech() as speech:
                 first = await self._first(speech)
                 headers = self._head(speech)
                 started = True
@@ -81,6 +83,9 @@ class SpeechAnswer(Response):
             if not started:
                 await self._refusal(error)(scope, receive, send)
         # A started body that returns without its end is cut off by the server.
+
+    def _speech(self) -> AbstractAsyncContextManager[ServedSpeech]:
+        return self._service.speech(self._request, protocol=self._protocol, speed=self._speed)
 
     async def _send(self, message: dict[str, Any], send: Send) -> None:
         """Raises ClientStalled where the client takes nothing for too long."""

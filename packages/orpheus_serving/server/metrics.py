@@ -2,6 +2,9 @@
 
 Playback is the clock: a listener starts to play with the first samples, and every later piece must be there before the
 pieces before it have been played. `lateness` is by how much one missed that: 0 in time, and never what a slow reader caused.
+
+Where text is still being written the clock stands while the server has none: what comes before the first text is no part of the
+times to the first byte and the first speech, and who wrote on only after the listener had run dry made nothing late.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from ..audio.shaping import GATE, WINDOW
-from ..synthesizer import Samples, SpeechStats, Synthesizer
+from ..synthesizer import Samples, SpeechStats, Synthesizer, Wait
 
 LATENCY = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
 CODEC_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # frames
@@ -36,11 +39,14 @@ class Metrics:
             registry=self.registry,
         )
         self.first_byte = Histogram(
-            "orpheus_time_to_first_byte_seconds", "From a request's arrival to its first samples", buckets=LATENCY, **by_protocol
+            "orpheus_time_to_first_byte_seconds",
+            "From a request's arrival to its first samples, less waits for its text",
+            buckets=LATENCY,
+            **by_protocol,
         )
         self.first_speech = Histogram(
             "orpheus_time_to_first_speech_seconds",
-            "From a request's arrival to the moment at which a listener hears the first sound above -40 dB",
+            "From a request's arrival to when a listener hears the first sound above -40 dB, less waits for its text",
             buckets=LATENCY,
             **by_protocol,
         )
@@ -80,33 +86,38 @@ class Metrics:
 
 
 class Playback:
-    """One listener's clock. `asked` before a piece is awaited, `arrived` with it."""
+    """One listener's clock. `asked` before a piece is awaited, `arrived` with it.
 
-    def __init__(self, metrics: Metrics, protocol: str, sample_rate: int, began: float) -> None:
+    played_rate: samples that are played a second, more than the codec's where the speech is heard faster.
+    """
+
+    def __init__(self, metrics: Metrics, protocol: str, played_rate: float, began: float) -> None:
         self._first_byte = metrics.first_byte.labels(protocol)
         self._first_speech = metrics.first_speech.labels(protocol)
         self._lateness = metrics.lateness.labels(protocol)
-        self._rate = sample_rate
-        self._window = max(1, round(WINDOW * sample_rate))
+        self._rate = played_rate
+        self._window = max(1, round(WINDOW * played_rate))
         self._began = began
         self._asked = began
         self._silent = True
         self.plays_until: float | None = None
         "When the listener runs dry (time.monotonic)."
         self.first: float | None = None
-        "Seconds from the request's arrival to the first samples."
+        "Seconds from the request's arrival to the first samples, less those in which its text was waited for."
 
     def asked(self) -> None:
         self._asked = time.monotonic()
 
-    def arrived(self, samples: Samples) -> None:
+    def arrived(self, samples: Samples, wait: Wait) -> None:
         now = time.monotonic()
         if self.plays_until is None:
+            self._began += wait.seconds
             self.first = now - self._began
             self._first_byte.observe(self.first)
             self.plays_until = now
         else:
-            self._lateness.observe(max(0.0, now - max(self.plays_until, self._asked)))
+            if wait.until <= self.plays_until:
+                self._lateness.observe(max(0.0, now - max(self.plays_until, self._asked)))
             self.plays_until = max(self.plays_until, now)  # a player that ran dry goes on when something comes
         if self._silent:
             self._look_for_speech(samples)

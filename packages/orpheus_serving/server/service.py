@@ -74,7 +74,7 @@ class ServedSpeech:
         self._playback.asked()
         event = await anext(self.speech.events())
         if isinstance(event, np.ndarray):
-            self._playback.arrived(event)
+            self._playback.arrived(event, self.speech.wait)
         return event
 
     async def aclose(self) -> None:
@@ -197,20 +197,27 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def speech(
-        self, request: SpeechRequest, *, protocol: str, text: AsyncIterator[str | None] | None = None
+        self,
+        request: SpeechRequest,
+        *,
+        protocol: str,
+        text: AsyncIterator[str | None] | None = None,
+        speed: float = 1.0,
     ) -> AsyncIterator[ServedSpeech]:
         """Admit, then hand out the speech; leaving the block ends it and counts its outcome.
 
         `text`: where it is given, the words come from it as they are written and `request.prompt` is ignored; None in it asks for
-        what is there to be spoken now. Raises InvalidRequest (the caller's fault) and Overloaded, both before anything runs;
-        EngineError or CodecError come out of the iteration, and EngineError out of the block after `request_timeout` seconds.
+        what is there to be spoken now. `speed`: how many times as fast the protocol lets it be heard.
+
+        Raises InvalidRequest (the caller's fault) and Overloaded, both before anything runs. EngineError, CodecError and what `text`
+        raises come out of the iteration, and EngineError out of the block after `request_timeout` seconds.
         A ClientStalled that the caller raises in the block counts as the outcome `stalled`.
         """
         began = time.monotonic()
         span = start_span(self._tracer, f"speech {protocol}")
         outcome = "error"
         speech: Speech | None = None
-        playback = Playback(self.metrics, protocol, self.sample_rate, began)
+        playback = Playback(self.metrics, protocol, self.sample_rate * speed, began)
         failure: BaseException | None = None
         try:
             if refused := await self.refusal():
