@@ -209,8 +209,8 @@ class Service:
         `text`: where it is given, the words come from it as they are written and `request.prompt` is ignored; None in it asks for
         what is there to be spoken now. `speed`: how many times as fast the protocol lets it be heard.
 
-        Raises InvalidRequest (the caller's fault) and Overloaded, both before anything runs. EngineError, CodecError and what `text`
-        raises come out of the iteration, and EngineError out of the block after `request_timeout` seconds.
+        Raises InvalidRequest (the caller's fault) and Overloaded, both before anything runs. EngineError, CodecError and what
+        `text` raises come out of the iteration, and EngineError out of the block after `request_timeout` seconds.
         A ClientStalled that the caller raises in the block counts as the outcome `stalled`.
         """
         began = time.monotonic()
