@@ -19,6 +19,7 @@ from orpheus_serving.errors import CodecError, EngineError, InvalidRequest
 from orpheus_serving.request import SpeechRequest
 from orpheus_serving.settings import Settings
 from orpheus_serving.synthesizer import Flushed, Spoken, Synthesizer
+from orpheus_serving.text.normalise import normalise
 
 FRAME = 2048
 
@@ -29,8 +30,10 @@ class Bench:
     def __init__(self, folder: Path, frames: int = 6, ends: bool = True, **engine: Any) -> None:
         checkpoint = Checkpoint(folder)
         layout = checkpoint.layout
+        self.most: list[int] = []  # tokens that each chunk may take
 
         def script(prompt: Any, sampling: Any, request_id: str) -> list[int]:
+            self.most.append(sampling.max_tokens)
             draw = random.Random(sampling.seed)
             ids = [layout.token(slot, draw.randrange(1024)) for _ in range(frames) for slot in range(7)]
             return [*ids, layout.end_of_speech] if ends else ids * 100
@@ -103,6 +106,54 @@ async def test_a_model_that_never_ends_is_stopped_in_proportion_to_the_text(nois
         _, speech = await heard(bench, request("Yes please."))
         assert speech.outcome == "length"
         assert speech.stats.samples < 5 * 24000
+
+
+def written_short(draw: random.Random) -> str:
+    """Something that takes longer to say than to write."""
+    number = draw.randrange(10 ** draw.randint(1, 12))
+    return draw.choice(
+        [
+            f"{number}",
+            f"{number:,}",
+            f"${number:,}.{draw.randrange(100):02}",
+            f"{draw.randint(1, 12)}/{draw.randint(1, 28)}/{draw.randint(1900, 2099)}",
+            f"{draw.randint(2000, 2099)}-{draw.randint(1, 12):02}-{draw.randint(1, 28):02}",
+            f"{draw.randint(1, 23)}:{draw.randrange(60):02}",
+            ".".join(str(draw.randrange(256)) for _ in range(4)),
+            f"+1 ({draw.randint(200, 999)}) {draw.randint(200, 999)}-{draw.randrange(10_000):04}",
+            f"{draw.randrange(1000)}%",
+        ]
+    )
+
+
+def seconds_allowed(bench: Bench) -> float:
+    most, bench.most = bench.most, []
+    return sum(most) / 7 * FRAME / 24_000
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_what_is_short_to_write_has_the_time_that_it_takes_to_say(bench: Bench, seed: int) -> None:
+    """In a checkpoint that reads digits itself. English has 12 to 17 characters a second."""
+    assert bench.synthesizer.checkpoint.text_level == "clean"
+    draw = random.Random(seed)
+    text = ", ".join(written_short(draw) for _ in range(draw.randint(1, 8))) + "."
+    await heard(bench, request(text))
+    assert seconds_allowed(bench) >= len(normalise(text, "spoken")) / 12
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u4eca\u5929\u5929\u6c14\u5f88\u597d\u6211\u4eec\u53bb\u516c\u56ed\u8d70\u8d70\u597d\u5417" * 3,
+        "\u3042\u308a\u304c\u3068\u3046\u3054\u3056\u3044\u307e\u3059\u30b3\u30fc\u30d2\u30fc" * 3,
+        "\uc548\ub155\ud558\uc138\uc694\uc624\ub298\ub0a0\uc528\uac00\uc88b\ub124\uc694" * 3,
+        "\u1230\u120b\u121d\u12a5\u1295\u12f0\u121d\u1295\u1290\u1205" * 4,
+    ],
+)
+async def test_a_script_of_syllables_has_its_time(bench: Bench, text: str) -> None:
+    """Of which four or five are spoken a second."""
+    await heard(bench, request(text))
+    assert len(text) / 4 + 1 <= seconds_allowed(bench) <= len(text) + 2
 
 
 async def test_closing_midway_frees_everything(noise_folder: Path) -> None:

@@ -42,7 +42,7 @@ from .errors import EngineError, InvalidRequest
 from .request import MAX_SEED, SpeechRequest
 from .settings import Settings
 from .text.chunks import plan_chunks
-from .text.normalise import normalise, speakable
+from .text.normalise import normalise, speakable, spoken_length
 from .text.streamed import FLUSHED, StreamedText
 from .tokens import FrameAssembler
 
@@ -51,7 +51,7 @@ Outcome = Literal["complete", "length", "cancelled", "error"]
 
 CHUNKS_ALIVE = 2  # one that is listened to, one ahead
 # A chunk that outlasts both is a runaway. English speech has 12 to 17 characters a second; 6 is a very slow reader.
-SLOWEST_SPEECH = 6.0  # characters a second
+SLOWEST_SPEECH = 6.0  # characters a second, of what is said and not of what is written: "78,901" is short to write
 ALLOWANCE = 1.5  # seconds: pauses at both ends, one-word texts
 TAG_SECONDS = 2.0  # a laugh takes longer than its letters
 
@@ -384,7 +384,7 @@ class Speech:
     def _cap(self, text: str) -> int:
         """Most tokens that this text can reasonably take."""
         tags = sum(text.count(f"<{tag}>") for tag in self._owner.checkpoint.tags)
-        seconds = ALLOWANCE + len(text) / SLOWEST_SPEECH + TAG_SECONDS * tags
+        seconds = ALLOWANCE + spoken_length(text) / SLOWEST_SPEECH + TAG_SECONDS * tags
         frame_seconds = self._owner.codec.frame_samples / self._owner.sample_rate
         return self._owner.checkpoint.layout.slots * math.ceil(seconds / frame_seconds) + 1  # the end's own id
 

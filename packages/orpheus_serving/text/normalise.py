@@ -47,6 +47,11 @@ _FOLD = str.maketrans(
 )
 _VULGAR = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])")
 _TAG = re.compile(r"(<[^<>]*>)")
+# Letters that are a syllable or a word: Ethiopic, Cherokee, Canadian syllabics, kana, Han, Yi, Hangul.
+_SYLLABLE = re.compile(
+    "[\u1200-\u139f\u13a0-\u167f\u3005-\u3007\u3041-\u30fa\u3100-\u31ff\u3400-\u4dbf\u4e00-\ua48c"
+    "\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
+)
 
 
 def normalise(text: str, level: Level = "clean", tags: Collection[str] = ()) -> str:
@@ -69,6 +74,14 @@ def normalise(text: str, level: Level = "clean", tags: Collection[str] = ()) -> 
 def speakable(text: str, tags: Collection[str] = ()) -> bool:
     """Whether anything of `text` would be heard: a letter or digit of any script, or one of the tags."""
     return any(char.isalnum() for char in _clean(text, tag_names(tags)))
+
+
+def spoken_length(text: str) -> int:
+    """How many characters of English take about as long to say as `text`, which may write numbers in digits.
+
+    Where a character is a syllable or a word, it counts as three.
+    """
+    return max(len(text), len(english.say(text))) + 2 * len(_SYLLABLE.findall(text))
 
 
 def _spoken(text: str, names: frozenset[str]) -> str:
