@@ -150,7 +150,7 @@ class Synthesizer:
         whole = normalise(request.prompt, checkpoint.text_level, checkpoint.tags)
         if not whole or not speakable(whole, checkpoint.tags):
             raise InvalidRequest("prompt", "nothing in it can be spoken; it needs letters or digits")
-        return Speech(self, request, voice, _WholeText(plan_chunks(whole, first=most, most=most, tags=checkpoint.tags)))
+        return Speech(self, request, voice, _WholeText(plan_chunks(whole, most=most, tags=checkpoint.tags)))
 
 
 def _too_long(length: int, most: int) -> InvalidRequest:

@@ -2,8 +2,8 @@
 
     text -> UnitScanner -> units -> Packer -> chunks
 
-A model needs its prompt whole, so long text is spoken in chunks: a short first one, so that speech starts soon, and
-longer ones after it. A chunk is as many whole sentences as fit; failing that, clauses; failing that, words.
+A model needs its prompt whole, so long text is spoken in chunks. A chunk is as many whole sentences as fit; failing that,
+clauses; failing that, words.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Collection, Iterable, Iterator
 
 from .boundaries import Strength, Unit, UnitScanner
 
-SHORT = 10  # characters; a chunk as short as "Yes." makes models ramble, so the last one joins the chunk before it
+SHORT = 10  # characters; a chunk as short as "Yes." makes models ramble; see streamed.py
 
 
-def plan_chunks(text: str, *, first: int, most: int, tags: Collection[str] = ()) -> list[str]:
-    """Cut `text` into chunks: the first of about `first` characters, the others of at most `most`.
+def plan_chunks(text: str, *, most: int, tags: Collection[str] = ()) -> list[str]:
+    """Cut `text` into chunks of at most `most` characters.
 
     Nothing but white space at the cuts is lost. Tags, abbreviations with what they belong to, numbers and characters
     with their marks stay whole, even beyond the limit. A word longer than `most` is cut. No chunk is only punctuation,
-    unless the text is. Raises ValueError unless `1 <= first <= most`.
+    unless the text is. Raises ValueError unless `1 <= most`.
     """
-    scanner, packer = UnitScanner(most, tags), Packer(first, most)
+    scanner, packer = UnitScanner(most, tags), Packer(most)
     packer.add(scanner.push(text))
     packer.add(scanner.finish())
     return list(packer.rest())
@@ -32,16 +32,13 @@ def plan_chunks(text: str, *, first: int, most: int, tags: Collection[str] = ())
 class Packer:
     """Pack units into chunks. Only spoken units queue up; punctuation joins the unit before it, or the first one."""
 
-    def __init__(self, first: int, most: int) -> None:
-        if first < 1:
-            raise ValueError(f"first: must be at least 1 character, got {first}")
-        if most < first:
-            raise ValueError(f"most: must be at least first ({first}), got {most}")
-        self.first, self.most = first, most
+    def __init__(self, most: int) -> None:
+        if most < 1:
+            raise ValueError(f"most: must be at least 1 character, got {most}")
+        self.most = most
         self.reset()
 
     def reset(self) -> None:
-        self._limit = self.first
         self._units: deque[_Packed] = deque()
         self._lead: list[str] = []  # punctuation before the first spoken unit
         self._size = 0
@@ -66,17 +63,14 @@ class Packer:
 
         `waiting` characters, not yet a unit, are known to follow.
         """
-        while self._units and (self._sentences or self._size + waiting > self._limit):
+        while self._units and (self._sentences or self._size + waiting > self.most):
             yield self._take(self._cut())
 
     def rest(self) -> Iterator[str]:
         """All that is left, in chunks. The packer is then as new."""
         while self._units:
             size = self._size - len(self._units[-1].space)
-            count = self._cut() if size > self._limit else len(self._units)
-            if count < len(self._units) and size <= self.most and self._is_short_after(count):
-                count = len(self._units)
-            yield self._take(count)
+            yield self._take(self._cut() if size > self.most else len(self._units))
         if self._lead:
             yield "".join(self._lead).strip()
         self.reset()
@@ -86,26 +80,16 @@ class Packer:
         best: dict[Strength, int] = {}
         size = 0
         for count, unit in enumerate(self._units, 1):
-            if size + unit.length > self._limit:
+            if size + unit.length > self.most:
                 break
             best[unit.strength] = count
             size += unit.size
         return best[max(best)] if best else 1
 
-    def _is_short_after(self, count: int) -> bool:
-        size = 0
-        for unit in reversed(self._units):
-            if len(self._units) == count or size >= SHORT:
-                break
-            size += unit.size
-            count += 1
-        return size < SHORT
-
     def _take(self, count: int) -> str:
         taken = [self._units.popleft() for _ in range(count)]
         self._size -= sum(unit.size for unit in taken)
         self._sentences -= sum(unit.strength is Strength.SENTENCE for unit in taken)
-        self._limit = self.most
         return "".join(part for unit in taken for part in (*unit.parts, unit.space)).strip()
 
 

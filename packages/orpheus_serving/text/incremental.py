@@ -17,14 +17,14 @@ class IncrementalChunker:
     """Collect text deltas and hand out chunks as soon as their ends are certain.
 
     The text is the concatenation of the deltas, which may split words, tags and surrogate pairs anywhere. A chunk
-    leaves when it ends with a sentence, or when its limit (`first`, then `most` characters) is reached; "Dr.", "3." or
+    leaves when it ends with a sentence, or when its limit of `most` characters is reached; "Dr.", "3." or
     "<lau" are not an end. Chunks keep all that `plan_chunks` promises, but for one: what `flush` returns may be only
     punctuation, when nothing else came since the chunk before. Time and memory are linear in the text.
-    Raises ValueError unless `1 <= first <= most`.
+    Raises ValueError unless `1 <= most`.
     """
 
-    def __init__(self, first: int, most: int, tags: Collection[str] = ()) -> None:
-        self._packer = Packer(first, most)
+    def __init__(self, most: int, tags: Collection[str] = ()) -> None:
+        self._packer = Packer(most)
         self._scanner = UnitScanner(most, tags)
 
     def add(self, delta: str) -> None:

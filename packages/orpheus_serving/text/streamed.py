@@ -51,7 +51,7 @@ class StreamedText:
         self._tags = tags
         self._names = tag_names(tags)
         self._most = most
-        self._chunker = IncrementalChunker(most, most, tags)
+        self._chunker = IncrementalChunker(most, tags)
         self._held = ""  # the end of the text that may be markup
         self._short = ""  # a raw chunk too short to be spoken alone: "Yes." makes models ramble
         self._ready: deque[str | Literal[_Mark.FLUSHED]] = deque()
@@ -100,4 +100,4 @@ class StreamedText:
     def _plan(self, raw: str) -> None:
         text = normalise(raw.replace(_SPACE, " "), self._level, self._tags)
         if text and speakable(text, self._tags):
-            self._ready.extend(plan_chunks(text, first=self._most, most=self._most, tags=self._tags))
+            self._ready.extend(plan_chunks(text, most=self._most, tags=self._tags))
