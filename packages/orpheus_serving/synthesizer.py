@@ -131,26 +131,27 @@ class Synthesizer:
         await self.engine.stop()
         await self.codec.stop()
 
-    def speak(self, request: SpeechRequest, text: AsyncIterator[str | None] | None = None) -> Speech:
+    def speak(self, request: SpeechRequest, text: AsyncIterator[str | None] | None = None, speed: float = 1.0) -> Speech:
         """Check a request and make its stream; nothing runs before it is iterated. Raises InvalidRequest.
 
         text: deltas of text that is still being written, instead of `request.prompt`. They may split words, tags and
         characters anywhere; what is spoken is exactly their concatenation. None among them is a flush: what is there is
         spoken now, even if a sentence or a word is not over. The end of the iterator ends the text; one without anything to
         say makes a speech without a sample. Past `settings.max_text` characters the speech raises InvalidRequest.
+        speed: how many times as fast the caller lets it be heard; the samples are the same, the engine may have to hurry.
         """
         checkpoint = self.checkpoint
         voice = self.default_voice if request.voice is None else checkpoint.check_voice(request.voice)
         most = request.max_chunk_size or self.settings.max_chunk_size
         if text is not None:
             streamed = StreamedText(checkpoint.text_level, checkpoint.tags, most)
-            return Speech(self, request, voice, _WrittenText(text, streamed, self.settings.max_text))
+            return Speech(self, request, voice, _WrittenText(text, streamed, self.settings.max_text), speed)
         if len(request.prompt) > self.settings.max_text:
             raise _too_long(len(request.prompt), self.settings.max_text)
         whole = normalise(request.prompt, checkpoint.text_level, checkpoint.tags)
         if not whole or not speakable(whole, checkpoint.tags):
             raise InvalidRequest("prompt", "nothing in it can be spoken; it needs letters or digits")
-        return Speech(self, request, voice, _WholeText(plan_chunks(whole, most=most, tags=checkpoint.tags)))
+        return Speech(self, request, voice, _WholeText(plan_chunks(whole, most=most, tags=checkpoint.tags)), speed)
 
 
 def _too_long(length: int, most: int) -> InvalidRequest:
@@ -240,7 +241,7 @@ class Speech:
     """
 
     def __init__(
-        self, synthesizer: Synthesizer, request: SpeechRequest, voice: str | None, text: _WholeText | _WrittenText
+        self, synthesizer: Synthesizer, request: SpeechRequest, voice: str | None, text: _WholeText | _WrittenText, speed: float
     ) -> None:
         self.request = request
         self.id = request.request_id or secrets.token_hex(8)
@@ -254,6 +255,8 @@ class Speech:
         "For the text of the chunk whose samples are handed out."
         self._owner = synthesizer
         self._text = text
+        frames = synthesizer.sample_rate / synthesizer.codec.frame_samples
+        self._pace = speed * frames * synthesizer.checkpoint.layout.slots  # ids a second
         self._asked = 0.0
         self._cut = False
         self._streams: asyncio.Queue[tuple[CodecStream, str, Wait] | Flushed | None] = asyncio.Queue()
@@ -394,4 +397,4 @@ class Speech:
             asked = getattr(self.request, name)
             if asked is not None:
                 values[name] = asked
-        return Sampling(max_tokens=max_tokens, seed=(self.seed + number) % (MAX_SEED + 1), **values)
+        return Sampling(max_tokens=max_tokens, seed=(self.seed + number) % (MAX_SEED + 1), pace=self._pace, **values)

@@ -70,6 +70,7 @@ class RowStandin:
         self.steps = 0
         self.unread = 0
         self.largest = 0
+        self.sent: list[list[int]] = []  # the places of each step's rows
         self.fail_at: int | None = None
         self.unreadable: int | None = None
         self.gate = threading.Event()
@@ -78,6 +79,9 @@ class RowStandin:
 
     def open_pages(self, count: int) -> None:
         self.pages = count
+
+    def size(self, count: int) -> int:
+        return count
 
     def admit(self, place: int, prompt: Sequence[int], sampling: Sampling, seed: int, pages: Sequence[int]) -> None:
         assert 0 <= place < self.most_places
@@ -97,6 +101,7 @@ class RowStandin:
         assert self.unread <= MOST_SENT
         assert 1 <= len(places) == len(positions) == len(tokens) <= self.rows
         self.largest = max(self.largest, len(places))
+        self.sent.append(list(places))
         drawn = []
         for place, position, token in zip(places, positions, tokens, strict=True):
             state = self.places[place]

@@ -130,6 +130,38 @@ async def test_a_long_prompt_takes_several_steps_and_holds_nobody_up(checkpoint:
         assert model().largest <= PROMPT_ROWS + 2
 
 
+async def test_those_ahead_of_their_listeners_leave_the_steps_to_a_newcomer(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One id of theirs is heard for hours, so from their second step on nothing of theirs is missing."""
+    monkeypatch.setattr(cuda, "FEW", 2)
+    budget = 70
+
+    async def ask(seed: int, length: int, pace: float | None) -> None:
+        prompt, ids = prompt_of(length, ends=False), []
+        async for part in engine.generate(prompt, Sampling(budget, seed=seed, pace=pace), f"r{seed}"):
+            ids += part
+        assert ids == expected(prompt, seed, budget)
+
+    async with started(checkpoint, max_streams=6) as engine:
+        begun = len(model().sent)
+        model().gate.clear()
+        asked = [asyncio.create_task(ask(seed, 4, 0.0001)) for seed in range(5)]
+        asked.append(asyncio.create_task(ask(5, 3, None)))
+        while len(engine._waiting) + len(engine._reading) < 6:  # noqa: ASYNC110 - they have all asked
+            await asyncio.sleep(0)
+        model().gate.set()
+        await asyncio.gather(*asked)
+        newcomer = next(place for place, state in model().places.items() if len(state.prompt) == 3)
+        steps = [set(step) for step in model().sent[begun:] if len(step) == len(set(step))]  # those without a prompt
+    beside = [step - {newcomer} for step in steps if newcomer in step]
+    assert len(beside) == budget - 1
+    assert {len(others) for others in beside} == {1}
+    shares = [sum(place in others for others in beside) for place in range(6) if place != newcomer]
+    assert max(shares) - min(shares) <= 1, "who has least is next"
+    assert max(map(len, steps)) == 5, "nobody is held back once he is gone"
+
+
 async def test_who_waits_for_pages_is_served_in_turn(checkpoint: Path) -> None:
     """The second needs all pages; the third, who would fit beside the first, does not overtake it."""
     done = []

@@ -24,7 +24,7 @@ from orpheus_serving.tokens import TokenLayout
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw tokens. The defaults are those that Orpheus' authors use."""
+    """How to draw tokens, and how fast they are needed. The defaults are those that Orpheus' authors use."""
 
     max_tokens: int
     temperature: float = 0.6  # 0 is greedy
@@ -32,6 +32,7 @@ class Sampling:
     top_k: int = 0  # 0 is off
     repetition_penalty: float = 1.1  # 1 is off; over the tokens generated so far (and the prompt's)
     seed: int | None = None  # the same seed and prompt give the same tokens, whatever else is running
+    pace: float | None = None  # ids a second that its listener hears; None: needed as fast as they come
 
 
 class Engine(Protocol):

@@ -12,6 +12,9 @@ where general engines lose their time with hundreds of short steps a second.
 - A request's length is bounded by its text, so its pages are reserved whole when it is admitted. Nothing is ever evicted, and a
   step needs no decisions about memory.
 - A prompt's rows join the step of those who are decoding (see `cuda_model.py`), PROMPT_ROWS of them at most a step.
+- Speech is heard at a known pace. Who has LEAD seconds of it that have not been heard needs no more for now, so while others
+  have less, a step is theirs: the fewer its rows, the sooner it is done, and the sooner a newcomer is heard. Who has least
+  comes first; nobody is held back while there is nobody to make room for.
 
 Requests wait, first come, first served, for a place and for pages. What a seeded request says depends on that request alone, up
 to the last bits of the numbers: these may change with the size of the step.
@@ -23,9 +26,12 @@ import asyncio
 import logging
 import secrets
 import sys
+import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -47,6 +53,8 @@ log = logging.getLogger(__name__)
 # steps in the same CUDA stream) an H200 with 480 streams was idle for 13 % of the time, waiting for Python; with 3 for 4 %.
 AHEAD = 3
 PROMPT_ROWS = 256  # ids of prompts in one step: more would hold up everybody's next frame
+LEAD = 1.0  # seconds of speech ahead of its listener that make a stream wait for others
+FEW = 64  # rows that a step has anyway if there are so many: an H200 takes 2.5 ms for them, for 8 rows 2.0, for 512 7.6
 SWITCH_INTERVAL = 0.0002  # seconds, of the interpreter: see `_warm_up`
 RESERVE = 3 << 30  # bytes of the GPU that stay free: the graphs, the libraries, the codec's workspaces
 OLDEST_GPU = (8, 9)  # compute capability: the first with FP8 products
@@ -61,6 +69,7 @@ class _Request:
     sampling: Sampling
     budget: int  # ids it may generate
     seed: int
+    seconds: float  # for which an id is heard
     loop: asyncio.AbstractEventLoop
     lists: asyncio.Queue[Item] = field(default_factory=asyncio.Queue)
     closed: bool = False  # nobody reads it any more
@@ -69,6 +78,7 @@ class _Request:
     pages: list[int] = field(default_factory=list)
     read: int = 0  # ids of the prompt that were sent
     sent: int = 0  # ids that will have been drawn by the steps sent so far
+    heard: float = 0.0  # when all that is sent will have been heard, if it was heard from its first id on (time.monotonic)
     drawn: list[int] = field(default_factory=list)  # ids of the frame that is not complete yet
     received: int = 0
     ended: bool = False  # all that it will say has been read
@@ -86,6 +96,9 @@ class _Step:
     ticket: Ticket
     rows: list[int]
     requests: list[_Request]
+
+
+_heard = attrgetter("heard")
 
 
 class CudaEngine(ThreadedEngine[_Request]):
@@ -125,7 +138,8 @@ class CudaEngine(ThreadedEngine[_Request]):
 
     def _request(self, prompt: Sequence[int], sampling: Sampling, request_id: str, budget: int) -> _Request:
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        request = _Request(request_id, list(prompt), sampling, budget, seed, asyncio.get_running_loop())
+        seconds = 1 / sampling.pace if sampling.pace else 0.0
+        request = _Request(request_id, list(prompt), sampling, budget, seed, seconds, asyncio.get_running_loop())
         if request.need > self._pages:
             raise EngineError(
                 f"request {request_id}: {len(prompt)} + {budget} ids need more than the whole cache of {self._pages * PAGE};"
@@ -240,13 +254,14 @@ class CudaEngine(ThreadedEngine[_Request]):
         request.place = -1
 
     def _send(self) -> bool:
-        """Send a step of everybody's next rows; False where there are none."""
-        decoding = self._decoding
-        places = [request.place for request in decoding]
-        positions = [len(request.prompt) + request.sent - 1 for request in decoding]
-        tokens = [NEWEST] * len(decoding)
-        rows, requests = list(range(len(decoding))), list(decoding)
-        room = min(PROMPT_ROWS, self._model.rows - len(decoding))
+        """Send a step of the next rows; False where there are none."""
+        now = time.monotonic()
+        places: list[int] = []
+        positions: list[int] = []
+        tokens: list[int] = []
+        rows: list[int] = []
+        requests: list[_Request] = []
+        room = PROMPT_ROWS
         for request in self._reading:
             taken = range(request.read, min(request.read + room, len(request.prompt)))
             room -= len(taken)
@@ -257,19 +272,36 @@ class CudaEngine(ThreadedEngine[_Request]):
             if request.read == len(request.prompt):
                 rows.append(len(places) - 1)
                 requests.append(request)
+                request.heard = now
             if not room:
                 break
+        chosen, others = self._choose(now, len(places))
+        rows += range(len(places), len(places) + len(chosen))
+        places += [request.place for request in chosen]
+        positions += [len(request.prompt) + request.sent - 1 for request in chosen]
+        tokens += [NEWEST] * len(chosen)
+        requests += chosen
         if not places:
             return False
         ticket = self._model.step(places, positions, tokens)
         self._sent.append(_Step(ticket, rows, requests))
         for request in requests:
             request.sent += 1
+            request.heard += request.seconds
         self._reading = [request for request in self._reading if request.read < len(request.prompt)]
-        self._decoding = requests
+        self._decoding = requests + others
         for request in [request for request in requests if request.sent == request.budget]:
             self._leave(request)
         return True
+
+    def _choose(self, now: float, prompt_rows: int) -> tuple[list[_Request], list[_Request]]:
+        """Who of those decoding is in a step beside so many rows of prompts, and who is not: see the module on LEAD."""
+        decoding = sorted(self._decoding, key=_heard)
+        in_need = bisect_left(decoding, now + LEAD, key=_heard)
+        if not in_need and not prompt_rows:
+            return decoding, []
+        count = self._model.size(min(prompt_rows + max(in_need, FEW), self._model.rows)) - prompt_rows
+        return decoding[:count], decoding[count:]
 
     def _read(self, step: _Step) -> list[tuple[_Request, Item]]:
         """What is to be handed out once a step's ids are there."""

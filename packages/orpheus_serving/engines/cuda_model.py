@@ -231,6 +231,10 @@ class RowModel:
             if columns:
                 self._seen[place].index_fill_(0, self._pinned(columns, torch.int64).to(self.device, non_blocking=True), 1)
 
+    def size(self, count: int) -> int:
+        """Rows that a step of so many is padded to: more of them cost nothing."""
+        return self._buckets[bisect_left(self._buckets, count)]
+
     @torch.inference_mode()
     def step(self, places: Sequence[int], positions: Sequence[int], tokens: Sequence[int]) -> Ticket:
         """Send one step of rows [n], 1 <= n <= `rows`. A row whose token is NEWEST goes on with what its place drew last.
@@ -239,7 +243,7 @@ class RowModel:
         `MOST_SENT` steps may be sent and not read.
         """
         count = len(places)
-        size = self._buckets[bisect_left(self._buckets, count)]
+        size = self.size(count)
         if self._stream is None:
             return Ticket(self._forward(self._filled(self._spare_rows(size), places, positions, tokens)).numpy()[:count], None)
         # Few calls into PyTorch, each of which lets go of the interpreter and may wait to get it back.

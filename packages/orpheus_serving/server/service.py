@@ -223,7 +223,7 @@ class Service:
             if refused := await self.refusal():
                 raise refused
             request = request.model_copy(update={"voice": self.voice(request.voice)})
-            speech = self.synthesizer.speak(request, text)
+            speech = self.synthesizer.speak(request, text, speed)
             async with self._place(protocol):
                 admitted = time.monotonic()
                 try:
