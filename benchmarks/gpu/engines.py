@@ -23,6 +23,7 @@ from orpheus_serving.engines.base import Engine, Sampling
 from orpheus_serving.engines.vllm import VllmEngine
 
 FRAME_SECONDS = 2048 / 24000
+PACE = 7 / FRAME_SECONDS  # ids a second that a listener hears
 JITTER_BUFFER = 0.1
 PROMPT = 60
 SAMPLINGS: dict[str, dict[str, float]] = {
@@ -83,7 +84,7 @@ async def level(engine: Engine, checkpoint: Checkpoint, streams: int, tokens: in
     began = time.monotonic()
     runs = await asyncio.gather(
         *(
-            stream(engine, prompt, Sampling(tokens, **sampling, seed=n if n % 2 else None), f"{streams}-{n}", random.random())
+            stream(engine, prompt, Sampling(tokens, **sampling, seed=n if n % 2 else None, pace=PACE), f"{streams}-{n}", random.random())
             for n in range(streams)
         )
     )
