@@ -84,7 +84,13 @@ async def level(engine: Engine, checkpoint: Checkpoint, streams: int, tokens: in
     began = time.monotonic()
     runs = await asyncio.gather(
         *(
-            stream(engine, prompt, Sampling(tokens, **sampling, seed=n if n % 2 else None, pace=PACE), f"{streams}-{n}", random.random())
+            stream(
+                engine,
+                prompt,
+                Sampling(tokens, **sampling, seed=n if n % 2 else None, pace=PACE),
+                f"{streams}-{n}",
+                random.random(),
+            )
             for n in range(streams)
         )
     )
