@@ -2,10 +2,11 @@
 
     python benchmarks/codec_gpu.py --out benchmarks/results/x.json [--batches 1 64 256] [--compile streaming window]
 
-Streaming decoder: CUDA graphs in two precisions of the matrix products, then compiled (once, for all sizes) in graphs as well.
+Streaming decoder: CUDA graphs in fp32, with TF32 products and in fp16, then compiled (once, for all sizes) in graphs as well.
 `error` is the largest difference between its samples and those of the CPU in float32, `noise_db` the power of the difference
 against that of the signal; `share` is the part of a frame's 85.3 ms that a step of `batch` frames takes, its copies included.
-Window of four: `snac` decodes the last four frames for each new one, under a CUDA graph; compiled (for that size) if asked.
+Window of four: `snac` decodes the last four frames for each new one, in fp32 with TF32 products, under a CUDA graph;
+compiled (for that size) if asked.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 
 from orpheus_serving.bench.result import write_result
-from orpheus_serving.codec import graphs
+from orpheus_serving.codec import GPU_DTYPE, graphs
 from orpheus_serving.codec.decoder import OPEN_END, StreamingDecoder
 from orpheus_serving.codec.graphs import Runner
 from orpheus_serving.codec.noise_codec import SNAC_24KHZ, noise_snac
@@ -31,15 +32,17 @@ FRAME_MS = 2048 / 24
 CHECKED = 8  # frames of one stream that are compared with the CPU's
 
 
-def streaming(weights: Any, batches: list[int], compiled: bool) -> list[dict[str, Any]]:
+def streaming(weights: Any, batches: list[int], compiled: bool, dtype: torch.dtype = GPU_DTYPE) -> list[dict[str, Any]]:
     most = max(batches)
-    decoder = StreamingDecoder(weights, most, "cuda")
+    decoder = StreamingDecoder(weights, most, "cuda", dtype)
     runner = Runner(decoder, most, compile=compiled)
     runner.buckets = sorted({max(batch, 2) for batch in batches} if compiled else batches)
     began = time.perf_counter()
     runner.warm_up()
     warm = time.perf_counter() - began
-    return [measured(runner, weights, batch, {"compiled": compiled, "warm_up_s": warm}) for batch in batches]
+    tf32 = torch.get_float32_matmul_precision() == "high"
+    row = {"compiled": compiled, "warm_up_s": warm, "precision": "fp16" if dtype == torch.float16 else "tf32" if tf32 else "fp32"}
+    return [measured(runner, weights, batch, row) for batch in batches]
 
 
 def measured(runner: Runner, weights: Any, batch: int, row: dict[str, Any]) -> dict[str, Any]:
@@ -67,7 +70,6 @@ def measured(runner: Runner, weights: Any, batch: int, row: dict[str, Any]) -> d
     step = statistics.median(steps[CHECKED:]) * 1e3
     return row | {
         "decoder": "streaming",
-        "precision": "tf32" if torch.get_float32_matmul_precision() == "high" else "fp32",
         "batch": batch,
         "step_ms": step,
         "share": step / FRAME_MS,
@@ -135,12 +137,13 @@ def main() -> None:
 
     for precision in ("highest", "high"):
         graphs.PRECISION = precision
-        add(streaming(weights, args.batches, compiled=False))
+        add(streaming(weights, args.batches, False, torch.float32))
     graphs.PRECISION = chosen
+    add(streaming(weights, args.batches, False))
     torch.set_float32_matmul_precision(chosen)
     add([window_of_four(model, max(args.batches), compiled=False)])
     if "streaming" in args.compile:
-        add(streaming(weights, args.batches, compiled=True))
+        add(streaming(weights, args.batches, True))
     if "window" in args.compile:
         add([window_of_four(model, max(args.batches), compiled=True)])
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from .batcher import Codec, CodecStream
 from .decoder import StreamingDecoder
 from .weights import DecoderWeights, fold, load_snac
 
 __all__ = ["Codec", "CodecStream", "DecoderWeights", "StreamingDecoder", "fold", "load_codec", "load_snac"]
+
+GPU_DTYPE = torch.float16
 
 
 def load_codec(
@@ -20,4 +24,5 @@ def load_codec(
     compile: bool = False,
 ) -> Codec:
     """A codec from a local SNAC folder or a hub repository, ready for `start`. Raises CodecError."""
-    return Codec(StreamingDecoder(fold(load_snac(source, revision)), max_streams, device), compile=compile)
+    dtype = GPU_DTYPE if device == "cuda" else torch.float32
+    return Codec(StreamingDecoder(fold(load_snac(source, revision)), max_streams, device, dtype), compile=compile)

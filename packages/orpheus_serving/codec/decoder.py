@@ -91,8 +91,8 @@ def plan(operations: Sequence[Operation], latent_channels: int) -> tuple[list[St
 class StreamingDecoder:
     """The state of up to `slots` streams and the arithmetic on it.
 
-    Not thread-safe: one thread calls `step` and `tail`. `dtype` is that of weights and state (float32 or float64;
-    the samples come out in it).
+    Not thread-safe: one thread calls `step` and `tail`. `dtype` is that of weights and state: float16, float32 or float64. Snakes
+    and the last sum are in float32 at least, and so are the samples.
     """
 
     def __init__(
@@ -106,6 +106,7 @@ class StreamingDecoder:
         self.slots = slots
         self.device = torch.device(device)
         self.dtype = dtype
+        self._samples = torch.promote_types(dtype, torch.float32)
         self.stages, floats = plan(weights.operations, weights.codebooks[0].table.shape[1])
         self.state = torch.zeros(slots + 1, floats, dtype=dtype, device=device)
         self.delay = self.stages[-1].lag  # samples
@@ -185,8 +186,8 @@ class StreamingDecoder:
                     x = (x[:, half:-half] + mix(after(convolve(before(x))))) * inside
                 case Output():
                     curve, mix = maps
-                    taps = mix(curve(x))
-                    x = op.bias + sum(taps[:, k : k + new, k] for k in range(TAPS))
+                    taps = mix(curve(x)).to(self._samples)
+                    x = op.bias.to(self._samples) + sum(taps[:, k : k + new, k] for k in range(TAPS))
         return torch.tanh(x), torch.cat(kept, 1)
 
     def _inside(self, position: Tensor, end: Tensor, rate: int, lag: int, count: int) -> tuple[Tensor, Tensor]:
@@ -200,7 +201,8 @@ def snake(s: Snake) -> Product:
     """x [B, T, C] -> the same shape"""
 
     def plain(x: Tensor) -> Tensor:
-        return torch.addcmul(x, (s.alpha * x).sin_().square_(), s.inverse)
+        wide = x.to(s.alpha.dtype)
+        return torch.addcmul(wide, (s.alpha * wide).sin_().square_(), s.inverse).to(x.dtype)
 
     if s.alpha.device.type != "cpu" or s.alpha.dtype != torch.float32 or not has_numba():
         return plain
@@ -212,7 +214,8 @@ def snake(s: Snake) -> Product:
     def curve(x: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
             return plain(x)
-        return torch.from_numpy(compiled(x.reshape(-1).numpy(), turns, inverse)).view(x.shape)
+        wide = x.to(s.alpha.dtype).reshape(-1)
+        return torch.from_numpy(compiled(wide.numpy(), turns, inverse)).view(x.shape).to(x.dtype)
 
     return curve
 

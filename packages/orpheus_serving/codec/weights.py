@@ -317,6 +317,8 @@ def _moved(value: Any, device: torch.device | str, dtype: torch.dtype) -> Any:
         return value.to(device=device, dtype=dtype)
     if isinstance(value, tuple):
         return tuple(_moved(v, device, dtype) for v in value)
+    if isinstance(value, Snake):  # 1 / alpha may be beyond float16
+        dtype = torch.promote_types(dtype, torch.float32)
     if hasattr(value, "__dataclass_fields__"):
         return type(value)(**{name: _moved(getattr(value, name), device, dtype) for name in value.__dataclass_fields__})
     return value
