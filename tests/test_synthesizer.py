@@ -31,9 +31,11 @@ class Bench:
         checkpoint = Checkpoint(folder)
         layout = checkpoint.layout
         self.most: list[int] = []  # tokens that each chunk may take
+        self.paces: list[float | None] = []
 
         def script(prompt: Any, sampling: Any, request_id: str) -> list[int]:
             self.most.append(sampling.max_tokens)
+            self.paces.append(sampling.pace)
             draw = random.Random(sampling.seed)
             ids = [layout.token(slot, draw.randrange(1024)) for _ in range(frames) for slot in range(7)]
             return [*ids, layout.end_of_speech] if ends else ids * 100
@@ -66,6 +68,13 @@ def request(prompt: str = "Hello there, friend.", **more: Any) -> SpeechRequest:
 async def heard(bench: Bench, wanted: SpeechRequest) -> tuple[np.ndarray, Any]:
     speech = bench.synthesizer.speak(wanted)
     return np.concatenate([samples async for samples in speech]), speech
+
+
+async def test_an_engine_is_told_how_fast_its_ids_are_heard(bench: Bench) -> None:
+    for speed in (1.0, 2.0):
+        async for _ in bench.synthesizer.speak(request(), speed=speed):
+            pass
+    assert bench.paces == [7 * 24000 / FRAME, 2 * 7 * 24000 / FRAME]
 
 
 async def test_every_frame_is_heard_and_the_edges_are_silent(bench: Bench) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import interpreted  # noqa: F401  first: the engine imports its kernels
 import pytest
@@ -160,6 +162,57 @@ async def test_those_ahead_of_their_listeners_leave_the_steps_to_a_newcomer(
     shares = [sum(place in others for others in beside) for place in range(6) if place != newcomer]
     assert max(shares) - min(shares) <= 1, "who has least is next"
     assert max(map(len, steps)) == 5, "nobody is held back once he is gone"
+
+
+async def test_hundreds_of_listeners_are_kept_in_time_by_steps_of_some_rows(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock of the stand-in's steps, which take 2 ms and 0.1 ms a row: 40 rows would be 1.7 times what is needed."""
+    streams, pace, few, budget, newcomers = 40, 100.0, 4, 700, 25
+    clock = 0.0
+    ends: list[float] = []
+
+    class Clocked(RowStandin):
+        def step(self, places: Sequence[int], positions: Sequence[int], tokens: Sequence[int]) -> Any:
+            nonlocal clock
+            clock += 0.002 + 0.0001 * len(places)
+            ends.append(clock)
+            return super().step(places, positions, tokens)
+
+    monkeypatch.setattr(cuda, "RowModel", Clocked)
+    monkeypatch.setattr(cuda, "time", SimpleNamespace(monotonic=lambda: clock))
+    monkeypatch.setattr(cuda, "FEW", few)
+
+    async def ask(seed: int) -> None:
+        prompt, ids = prompt_of(4, ends=False), []
+        async for part in engine.generate(prompt, Sampling(budget, seed=seed, pace=pace), f"r{seed}"):
+            ids += part
+        assert ids == expected(prompt, seed, budget)
+
+    async with started(checkpoint, max_streams=streams, pages=streams * 12) as engine:
+        begun = len(ends)
+        model().gate.clear()
+        asked = [asyncio.create_task(ask(seed)) for seed in range(streams)]
+        asked += [asyncio.create_task(ask(streams + seed)) for seed in range(newcomers)]  # each when a place is free
+        while len(engine._waiting) + len(engine._reading) < streams + newcomers:  # noqa: ASYNC110 - they have all asked
+            await asyncio.sleep(0)
+        model().gate.set()
+        await asyncio.gather(*asked)
+        steps = list(zip(ends[begun:], model().sent[begun:], strict=True))
+    drawn: dict[int, list[float]] = {}  # when each of a place's ids came, stream after stream
+    for end, places in steps:
+        for place in set(places):
+            if places.count(place) == 1 or place not in drawn or len(drawn[place]) % budget == 0:
+                drawn.setdefault(place, []).append(end)
+    assert sum(map(len, drawn.values())) == (streams + newcomers) * budget
+    for times in drawn.values():
+        for at in range(0, len(times), budget):
+            first = times[at + 21]
+            late = [time - first - (n - 21) / pace for n, time in enumerate(times[at : at + budget]) if n > 21]
+            assert max(late) < 0.1
+    settled = [len(places) for end, places in steps if 3 < end < 6]
+    assert max(settled) < 0.75 * streams
+    assert min(settled) >= few
 
 
 async def test_who_waits_for_pages_is_served_in_turn(checkpoint: Path) -> None:

@@ -111,6 +111,21 @@ def test_speed_changes_the_length(live_server: LiveServer, speed: float) -> None
     assert len(audio) / 24000 == pytest.approx(len(plain) / 24000 / speed, abs=0.05 + 0.025 / speed)
 
 
+def test_an_engine_is_told_of_the_speed(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    paces = []
+    engine = live_server.service.synthesizer.engine
+    generate = engine.generate
+
+    def listening(prompt: Any, sampling: Any, request_id: str) -> Any:
+        paces.append(sampling.pace)
+        return generate(prompt, sampling, request_id)
+
+    monkeypatch.setattr(engine, "generate", listening)
+    for speed in (1, 2):
+        assert speak(live_server, response_format="pcm", speed=speed).status_code == 200
+    assert paces[1] == 2 * paces[0]
+
+
 def test_speed_1_changes_nothing(live_server: LiveServer) -> None:
     plain = speak(live_server, response_format="pcm").content
     assert speak(live_server, response_format="pcm", speed=1).content == plain

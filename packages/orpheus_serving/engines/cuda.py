@@ -12,9 +12,11 @@ where general engines lose their time with hundreds of short steps a second.
 - A request's length is bounded by its text, so its pages are reserved whole when it is admitted. Nothing is ever evicted, and a
   step needs no decisions about memory.
 - A prompt's rows join the step of those who are decoding (see `cuda_model.py`), PROMPT_ROWS of them at most a step.
-- Speech is heard at a known pace. Who has LEAD seconds of it that have not been heard needs no more for now, so while others
-  have less, a step is theirs: the fewer its rows, the sooner it is done, and the sooner a newcomer is heard. Who has least
-  comes first; nobody is held back while there is nobody to make room for.
+- Speech is heard at a known pace, and who has some of it ahead of his listener can let others go first: the fewer rows a step
+  has, the sooner it is done, and the sooner a newcomer is heard. Of n streams in the order of what they have ahead, the i-th is
+  in need while that is less than LEAD (1 - i / n) seconds. So a step has as many rows as keep everybody in time, and no more:
+  with one limit for all it would have few rows and all rows by turns, since who has least goes first and so all have alike.
+  While nobody is in need nobody is held back.
 
 Requests wait, first come, first served, for a place and for pages. What a seeded request says depends on that request alone, up
 to the last bits of the numbers: these may change with the size of the step.
@@ -53,7 +55,7 @@ log = logging.getLogger(__name__)
 # steps in the same CUDA stream) an H200 with 480 streams was idle for 13 % of the time, waiting for Python; with 3 for 4 %.
 AHEAD = 3
 PROMPT_ROWS = 256  # ids of prompts in one step: more would hold up everybody's next frame
-LEAD = 1.0  # seconds of speech ahead of its listener that make a stream wait for others
+LEAD = 2.0  # seconds ahead of its listener with which a stream lets any other go first
 FEW = 64  # rows that a step has anyway if there are so many: an H200 takes 2.5 ms for them, for 8 rows 2.0, for 512 7.6
 SWITCH_INTERVAL = 0.0002  # seconds, of the interpreter: see `_warm_up`
 RESERVE = 3 << 30  # bytes of the GPU that stay free: the graphs, the libraries, the codec's workspaces
@@ -295,9 +297,10 @@ class CudaEngine(ThreadedEngine[_Request]):
         return True
 
     def _choose(self, now: float, prompt_rows: int) -> tuple[list[_Request], list[_Request]]:
-        """Who of those decoding is in a step beside so many rows of prompts, and who is not: see the module on LEAD."""
+        """Who of those decoding is in a step beside so many rows of prompts, and who is not: see the module."""
         decoding = sorted(self._decoding, key=_heard)
-        in_need = bisect_left(decoding, now + LEAD, key=_heard)
+        everybody = len(decoding)
+        in_need = bisect_left(range(everybody), True, key=lambda i: decoding[i].heard - now >= LEAD * (1 - i / everybody))
         if not in_need and not prompt_rows:
             return decoding, []
         count = self._model.size(min(prompt_rows + max(in_need, FEW), self._model.rows)) - prompt_rows
