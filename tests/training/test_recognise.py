@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orpheus_serving.training.recognise import cut_off, errors, words
+from orpheus_serving.training.recognise import cut_off, errors, said_on, words
 
 pytest.importorskip("num2words")
 
@@ -62,3 +62,22 @@ def test_edit_distance_is_symmetric_and_bounded(a: list[str], b: list[str]) -> N
 )
 def test_cut_off(text: str, heard: str, cut: bool) -> None:
     assert cut_off(text.split(), heard.split()) is cut
+
+
+@pytest.mark.parametrize(
+    ("text", "heard", "more"),
+    [
+        ("on the kitchen table", "on the kitchen table", False),
+        ("parcel to canada", "parcel to canada to canada", True),
+        ("parcel to canada", "parcel to canada canada", True),
+        ("get there by bike", "get there by bike bye bye bike", True),
+        ("ask your teacher for help", "ask your teacher for help though", True),
+        ("as soon as we left", "as soon as soon as we left", False),
+        ("to the post office", "to the post of fights", False),
+        ("on the kitchen table", "on the kitchen", False),
+        ("yes", "", False),
+        ("", "yes", False),
+    ],
+)
+def test_said_on(text: str, heard: str, more: bool) -> None:
+    assert said_on(text.split(), heard.split()) is more

@@ -31,7 +31,7 @@ from .codec_model import FRAME, MelCodec, load_codec
 from .corpus import SAMPLE_RATE, read_audio, read_index
 from .documents import read_layout
 from .prepare import spoken
-from .recognise import Recogniser, cut_off, errors, words
+from .recognise import Recogniser, cut_off, errors, said_on, words
 from .sample import speak_codes
 from .speech import Said, read_speech, write_speech
 from .teacher import speech_span
@@ -55,6 +55,7 @@ class Heard:
     step: float  # largest difference of neighbouring samples
     ended: bool  # the model said that it had finished
     truncated: bool  # what was heard stops before the last word, or within it
+    said_on: bool  # more was heard after the last word, such as the end once again
     like: str  # whose recordings it sounds most like; "" where there are none to compare with
 
 
@@ -68,7 +69,8 @@ def judge(
         voice, seed, text, heard, errors(reference, words(heard)), len(reference), len(samples) / SAMPLE_RATE,
         int(first[0]) / SAMPLE_RATE, (len(samples) - int(last[0])) / SAMPLE_RATE,
         float(max(abs(samples[0]), abs(samples[-1]))) if len(samples) else 0.0,
-        float(np.abs(np.diff(samples)).max()) if len(samples) > 1 else 0.0, ended, cut_off(reference, words(heard)),
+        float(np.abs(np.diff(samples)).max()) if len(samples) > 1 else 0.0, ended,
+        cut_off(reference, words(heard)), said_on(reference, words(heard)),
         likeness.nearest(samples) if likeness and len(samples) >= FRAME else "",
     )  # fmt: skip
 
@@ -86,7 +88,7 @@ def summary(rows: Sequence[Heard]) -> dict[str, Any]:
         "lead_ms": round(1000 * float(np.median([r.lead_s for r in rows]))),
         "tail_ms": round(1000 * float(np.median([r.tail_s for r in rows]))),
         "empty": sum(r.seconds < 0.2 for r in rows), "endless": sum(not r.ended for r in rows),
-        "truncated": sum(r.truncated for r in rows),
+        "truncated": sum(r.truncated for r in rows), "said_on": sum(r.said_on for r in rows),
         "last_word_missed": sum(bool(r.words) and words(r.text)[-1:] != words(r.heard)[-1:] for r in rows),
         "edge_max": round(max(r.edge for r in rows), 5), "step_max": round(max(r.step for r in rows), 4),
         "sounds_like": dict(Counter(r.like for r in rows if r.like).most_common()),

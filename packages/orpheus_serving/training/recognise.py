@@ -65,6 +65,16 @@ def cut_off(reference: Sequence[str], heard: Sequence[str]) -> bool:
     return differs and (last.startswith(heard[-1]) or dropped <= replaced)
 
 
+def said_on(reference: Sequence[str], heard: Sequence[str]) -> bool:
+    """Whether more was heard after the last word of the reference, such as the end once again."""
+    whole = errors(reference, heard)
+    return any(
+        heard[at - 1] == reference[-1] and errors(reference, heard[:at]) + len(heard) - at == whole
+        for at in range(1, len(heard))
+        if reference
+    )
+
+
 def resample(wave: np.ndarray, rate: int, to: int = RATE) -> np.ndarray:
     """Band-limited resampling of a mono float wave."""
     if rate == to:
@@ -78,16 +88,36 @@ def resample(wave: np.ndarray, rate: int, to: int = RATE) -> np.ndarray:
 
 
 class Recogniser:
-    """A faster-whisper model from a folder; greedy, so that a rerun gives the same words."""
+    """A faster-whisper model from a folder; greedy, so that a rerun gives the same words.
 
-    def __init__(self, folder: Path, threads: int = 2) -> None:
+    `window_s`: the model listens to so much at once. Its own 30 s are padded with silence, which takes most of the time
+    with short speech; a shorter window is for judging many utterances, none of them longer.
+    """
+
+    def __init__(self, folder: Path, threads: int = 2, window_s: float | None = None) -> None:
         from faster_whisper import WhisperModel
 
         self.model: Any = WhisperModel(str(folder), device="cpu", compute_type="int8", cpu_threads=threads)
+        self.window_s = window_s
 
     def hear(self, wave: np.ndarray, rate: int) -> str:
+        if self.window_s is not None:
+            return self.hear_short(resample(wave, rate), self.window_s)
         segments, _ = self.model.transcribe(
             resample(wave, rate), language="en", beam_size=1, temperature=0.0, condition_on_previous_text=False,
             without_timestamps=True,
         )  # fmt: skip
         return " ".join(s.text.strip() for s in segments)
+
+    def hear_short(self, wave: np.ndarray, window_s: float) -> str:
+        from faster_whisper.tokenizer import Tokenizer
+        from faster_whisper.transcribe import get_ctranslate2_storage
+
+        tokenizer = Tokenizer(self.model.hf_tokenizer, True, task="transcribe", language="en")
+        window = int(window_s * 100)  # a feature frame is 10 ms
+        features = self.model.feature_extractor(wave)[:, :window]
+        features = np.pad(features, ((0, 0), (0, window - features.shape[1]))).astype(np.float32)
+        encoded = self.model.model.encode(get_ctranslate2_storage(features[None]))
+        prompt = self.model.get_prompt(tokenizer, [], without_timestamps=True)
+        tokens = self.model.model.generate(encoded, [prompt], beam_size=1)[0].sequences_ids[0]
+        return str(tokenizer.decode([t for t in tokens if t < tokenizer.eot])).strip()

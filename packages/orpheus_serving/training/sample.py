@@ -34,12 +34,20 @@ def speak_codes(
     top_p: float = 0.9,
     repetition_penalty: float = 1.0,
     max_frames: int = 180,
+    begun: Sequence[np.ndarray] | None = None,
 ) -> list[Spoken]:
-    """`jobs` are (voice or None, text). The same seed and jobs give the same codes on one device."""
+    """`jobs` are (voice or None, text). The same seed and jobs give the same codes on one device.
+
+    `begun` are codes [F, 7] that each utterance begins with; they are part of what is returned, and `max_frames` counts
+    the frames after them.
+    """
     from transformers import DynamicCache
 
     device = model.device
     prompts = [layout.prompt_ids(tokenizer.encode(f"{v}: {t}" if v else t, add_special_tokens=False).ids) for v, t in jobs]
+    if begun:
+        offset = layout.first_code + layout.codes_per_slot * np.arange(layout.slots)
+        prompts = [[*p, *(codes + offset).reshape(-1).tolist()] for p, codes in zip(prompts, begun, strict=True)]
     width = max(len(p) for p in prompts)
     ids = torch.full((len(jobs), width), layout.end_of_speech, dtype=torch.long)
     mask = torch.zeros(len(jobs), width, dtype=torch.long)
@@ -88,10 +96,10 @@ def speak_codes(
         mask = torch.cat([mask, torch.ones(len(jobs), 1, dtype=mask.dtype, device=device)], 1)
         inputs, last = (pick + first)[:, None], last + 1
     codes, counts = out.cpu().numpy(), (length // layout.slots).tolist()
-    return [
-        Spoken(codes[i, : n * layout.slots].reshape(n, layout.slots), bool(e))
-        for i, (n, e) in enumerate(zip(counts, ended.tolist(), strict=True))
-    ]
+    said = [codes[i, : n * layout.slots].reshape(n, layout.slots) for i, n in enumerate(counts)]
+    if begun:
+        said = [np.concatenate([before, after]) for before, after in zip(begun, said, strict=True)]
+    return [Spoken(c, e) for c, e in zip(said, ended.tolist(), strict=True)]
 
 
 def draw(logits: torch.Tensor, temperature: float, top_p: float, generator: torch.Generator) -> torch.Tensor:
