@@ -6,18 +6,20 @@
 
 With `--checkpoint` each voice speaks every sentence with every seed, by the batch sampler that draws as serving does.
 `--speech FILE` keeps what was said as codes, and a later call judges what the file holds: so a machine with a GPU can
-speak and another one listen, in several sittings. With `--corpus` recordings are judged instead (the teacher's own
-rate); `--through-codec` first sends them through the codec.
+speak and another one listen, in several sittings. `--served` speaks through the server's own path instead: text front
+end, embedded engine in the precision that it has on a CPU (int8), streaming codec, edges. With `--corpus` recordings
+are judged instead (the teacher's own rate); `--through-codec` first sends them through the codec.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import time
 import wave
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from ..build import build
+from ..request import SpeechRequest
+from ..settings import Settings
 from ..tokens import TokenLayout
 from .codec_model import FRAME, MelCodec, load_codec
 from .corpus import SAMPLE_RATE, read_audio, read_index
@@ -167,19 +172,42 @@ def judge_corpus(args: argparse.Namespace, recogniser: Recogniser, likeness: Lik
     return rows
 
 
+def sentences_of(args: argparse.Namespace) -> list[str]:
+    return [s for s in args.sentences.read_text(encoding="utf-8").splitlines() if s.strip()][: args.limit]
+
+
+def sampling_of(args: argparse.Namespace) -> dict[str, Any]:
+    return {k: v for k, v in (("temperature", args.temperature), ("top_p", args.top_p)) if v is not None}
+
+
 def say_all(args: argparse.Namespace, voice: Voice) -> tuple[list[Said], dict[str, float]]:
     """The speech of `--speech` where that file is there, else new speech, kept there if it is named."""
     if args.speech and args.speech.exists():
         said = read_speech(args.speech)
         return [s for s in said if s.seed in args.seeds and s.voice in (args.voices or {s.voice})], {}
-    sentences = [s for s in args.sentences.read_text(encoding="utf-8").splitlines() if s.strip()][: args.limit]
-    chosen = {k: v for k, v in (("temperature", args.temperature), ("top_p", args.top_p)) if v is not None}
+    sentences, chosen = sentences_of(args), sampling_of(args)
     began = time.monotonic()
     said = [s for seed in args.seeds for s in speak(voice, args.voices or voice.voices, sentences, seed, **chosen)]
     took = time.monotonic() - began
     if args.speech:
         write_speech(args.speech, said)
     return said, {"batch_real_time_factor": round(took / (sum(len(s.codes) for s in said) * FRAME / SAMPLE_RATE), 3)}
+
+
+async def served(args: argparse.Namespace, voices: Sequence[str]) -> list[tuple[Said, np.ndarray]]:
+    """Every sentence as the server gives it out on a CPU, one after the other. The codes stay in the server: there are none."""
+    jobs = [(v, seed, text) for v in args.voices or voices for seed in args.seeds for text in sentences_of(args)]
+    synthesizer = build(Settings(checkpoint=str(args.checkpoint), device="cpu", threads=torch.get_num_threads()))
+    await synthesizer.start()
+    result = []
+    try:
+        for voice, seed, text in tqdm(jobs, desc="speak"):
+            speech = synthesizer.speak(SpeechRequest(prompt=text, voice=voice, seed=seed, **sampling_of(args)))
+            samples = np.concatenate([np.zeros(0, np.float32), *[piece async for piece in speech]])
+            result.append((Said(voice, seed, text, np.zeros((0, 7), np.uint16), speech.outcome == "complete"), samples))
+    finally:
+        await synthesizer.stop()
+    return result
 
 
 def write_wav(path: Path, samples: np.ndarray) -> None:
@@ -215,6 +243,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--through-codec", action="store_true", help="with --corpus: encode and decode first")
     parser.add_argument("--sentences", type=Path, help="one sentence a line")
     parser.add_argument("--speech", type=Path, help="keep the speech in this .npz, or judge what it holds if it is there")
+    parser.add_argument("--served", action="store_true", help="speak through the server's own path on a CPU, int8 as it serves")
     parser.add_argument("--recogniser", type=Path, help="faster-whisper model folder; without it nothing is judged")
     parser.add_argument("--like", type=Path, nargs="*", default=[], help="corpora: whose recordings does each voice sound like?")
     parser.add_argument("--voices", nargs="*", help="default: all of the checkpoint")
@@ -239,13 +268,17 @@ def main(args: argparse.Namespace) -> None:
         rows = judge_corpus(args, recogniser, likeness)
     else:
         voice = open_voice(args.checkpoint, args.codec and args.codec / "codec", args.device)
-        said, speed = say_all(args, voice)
+        speech: Iterable[tuple[Said, np.ndarray]]
+        if args.served:
+            speech = asyncio.run(served(args, voice.voices))
+        else:
+            said, speed = say_all(args, voice)
+            speech = ((s, decode(voice.codec, s.codes)) for s in said)
+            if args.plot:
+                first = {s.voice: decode(voice.codec, s.codes) for s in reversed(said) if s.text == said[0].text}
+                draw(args.plot, said[0].text, dict(sorted(first.items())))
         rows = []
-        if args.plot:
-            first = {s.voice: decode(voice.codec, s.codes) for s in reversed(said) if s.text == said[0].text}
-            draw(args.plot, said[0].text, dict(sorted(first.items())))
-        for i, s in enumerate(tqdm(said, desc="listen") if recogniser or args.wavs else []):
-            samples = decode(voice.codec, s.codes)
+        for i, (s, samples) in enumerate(tqdm(speech, desc="listen") if recogniser or args.wavs else []):
             if args.wavs:
                 write_wav(args.wavs / f"{s.voice}_{s.seed}_{i:03d}.wav", samples)
             if recogniser:

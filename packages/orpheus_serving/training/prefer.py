@@ -93,7 +93,9 @@ class Speaker:
             said = speak_codes(
                 self.model, self.tokenizer, self.layout, [jobs[i] for i in picked], seed + at, begun=before, **self.sampling
             )
-            result |= {i: self.judged(*jobs[i], s) for i, s in zip(picked, said, strict=True)}
+            for i, spoken in zip(picked, said, strict=True):
+                voice, text = jobs[i]
+                result[i] = self.judged(voice, text, spoken)
         return [result[i] for i in range(len(jobs))]
 
 
@@ -187,13 +189,18 @@ def train(args: argparse.Namespace) -> None:
     log = RunLog(args.out, "prefer", steps)
     lengths = [np.zeros(len(r.text) + r.codes.size) for r in good]
 
-    def gain(batch: Sequence[tuple[Prepared, Prepared]]) -> torch.Tensor:
-        """How much more the model prefers the better end than it did at the start, nats [len(batch)]."""
-        ends, after = [row for pair in batch for row in pair], [shared(a.codes, b.codes) for a, b in batch for _ in "ab"]
-        with torch.no_grad():
-            before = score(frozen, ends, after)
-        change = score(read, ends, after) - before
-        return change[::2] - change[1::2]
+    def preference(reader: Reader, batch: Sequence[tuple[Prepared, Prepared]]) -> torch.Tensor:
+        """By how much the better end is more probable than the worse one, nats [len(batch)]."""
+        after = [shared(a.codes, b.codes) for a, b in batch for _ in "ab"]
+        scores = score(reader, [row for pair in batch for row in pair], after)
+        return scores[::2] - scores[1::2]
+
+    def all_preferences(reader: Reader, of: Sequence[tuple[Prepared, Prepared]]) -> torch.Tensor:
+        with torch.no_grad(), torch.autocast(args.device, torch.bfloat16):
+            parts = [preference(reader, of[i : i + args.pairs]) for i in range(0, len(of), args.pairs)]
+        return torch.cat(parts) if parts else torch.zeros(0, device=args.device)
+
+    before, before_dev = all_preferences(frozen, pairs), all_preferences(frozen, dev)
 
     def endless() -> Any:
         while True:
@@ -207,7 +214,8 @@ def train(args: argparse.Namespace) -> None:
             for group in adam.param_groups:
                 group["lr"] = rate
             with torch.autocast(args.device, torch.bfloat16):
-                more = gain([pairs[i] for i in order[at : at + args.pairs]])
+                picked = order[at : at + args.pairs].tolist()
+                more = preference(read, [pairs[i] for i in picked]) - before[picked]
                 wish = -F.logsigmoid(args.beta * more).mean()
                 wish.backward()
                 prompts, answers = score.split([good[i] for i in next(feed)])
@@ -220,8 +228,7 @@ def train(args: argparse.Namespace) -> None:
             adam.zero_grad(set_to_none=True)
             step += 1
             log.log(step, loss=wish.item(), right=(more > 0).float().mean().item(), moved=moved.item())
-        with torch.no_grad(), torch.autocast(args.device, torch.bfloat16):
-            now = torch.cat([gain(dev[i : i + args.pairs]) for i in range(0, len(dev), args.pairs)]) if dev else torch.zeros(1)
+        now = all_preferences(read, dev) - before_dev
         print(f"pass {epoch + 1}: held-out pairs gain {now.mean():.2f} nats, {(now > 0).float().mean():.0%} right", flush=True)
     log.plot()
     shutil.copytree(args.start, args.out / "voice", dirs_exist_ok=True)
