@@ -138,7 +138,7 @@ def train(args: argparse.Namespace) -> None:
     log = RunLog(args.out, "finetune", total)
 
     def loss_of(ids: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(args.device, torch.bfloat16, enabled=args.device == "cuda"):
+        with torch.autocast(args.device, torch.bfloat16):
             logits = model(input_ids=ids.to(args.device)).logits
         return F.cross_entropy(logits.flatten(0, 1).float(), target.to(args.device).flatten(), ignore_index=-100)
 
