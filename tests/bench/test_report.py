@@ -144,15 +144,20 @@ def test_a_page_gets_its_tables_anew_and_nothing_else(
 ) -> None:
     page = tmp_path / "page.md"
     begin = "<!-- bench table 0.json --columns streams ttfb -->\n"
-    page.write_text(f"# Before\n\n{begin}old\n<!-- /bench table -->\n\nAfter\n")
+    page.write_text(f"# Before\n\n{begin}a table of before\n<!-- /bench table -->\n\nAfter\n")
+    other = tmp_path / "other.md"
+    other.write_text(page.read_text())
     assert main(["bench", "table", "--check", str(page)]) == 1
     assert "--update" in capsys.readouterr().err
-    assert main(["bench", "table", "--update", str(page)]) == 0
-    assert main(["bench", "table", "--check", str(page)]) == 0
+    assert main(["bench", "table", "--update", str(page), str(other)]) == 0
+    assert other.read_text() == page.read_text()
+    assert main(["bench", "table", "--check", str(page), str(other)]) == 0
+    assert main(["bench", "table", "--update", str(page), "--columns", "streams"]) == 1
+    assert "name pages alone" in capsys.readouterr().err
     text = page.read_text()
     assert text.startswith(f"# Before\n\n{begin}| streams |")
     assert text.endswith("<!-- /bench table -->\n\nAfter\n")
-    assert "old" not in text
+    assert "a table of before" not in text
     for broken, said in (
         ("no marker", "no <!-- bench table"),
         (text.replace("--columns", "--colour"), "bench table 0.json --colour"),

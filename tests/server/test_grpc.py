@@ -517,12 +517,13 @@ def test_a_stop_lets_running_streams_finish(own: Callable[..., Any]) -> None:
         next(watched)
         call = riva.online("Good morning.")
         riva.live.until(lambda: riva.live.engine.active, "it is spoken")
-        stopped = riva.live.call(lambda: asyncio.ensure_future(riva.server.stop(PATIENCE)))
-        refused = failure(lambda: riva.stub.Synthesize(asked(), timeout=5))
+        drained = riva.live.call(lambda: asyncio.ensure_future(riva.live.service.drain()))
+        refused = failure(lambda: riva.stub.Synthesize(asked(), timeout=PATIENCE))
         assert refused.code() is grpc.StatusCode.UNAVAILABLE
+        stopped = riva.live.call(lambda: asyncio.ensure_future(riva.server.stop(PATIENCE)))
         riva.live.call(riva.live.engine.advance, 100)
         audio = b"".join(answer.audio for answer in call)
-        riva.live.until(stopped.done, "the server is down")
+        riva.live.until(lambda: drained.done() and stopped.done(), "the server is down")
         assert audio == spoken(riva)
 
 

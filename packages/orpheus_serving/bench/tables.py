@@ -174,29 +174,36 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 
 def add_table_arguments(parser: argparse.ArgumentParser) -> None:
     _add_what(parser)
-    parser.add_argument("--update", type=Path, metavar="PAGE", help="rewrite the tables of a Markdown page, between its markers")
-    parser.add_argument("--check", type=Path, metavar="PAGE", help="fail where a page is not what --update would make of it")
+    pages = parser.add_mutually_exclusive_group()
+    pages.add_argument(
+        "--update", nargs="+", type=Path, metavar="PAGE", help="rewrite the tables of Markdown pages, between their markers"
+    )
+    pages.add_argument(
+        "--check", nargs="+", type=Path, metavar="PAGE", help="fail where a page is not what --update would make of it"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
-    page = args.update or args.check
-    if page is None:
+    option, pages = ("--update", args.update) if args.update else ("--check", args.check)
+    if pages and (args.files or args.columns or args.no_caption):
+        raise BenchError(f"{option}: the page's markers say which files and columns; name pages alone")
+    if not pages:
         if not args.files:
             raise BenchError("table: name at least one FILE, or --update PAGE")
         print(_tables(args, Path()))
         return 0
-    try:
-        before = page.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BenchError(f"{'--update' if args.update else '--check'}: {page}: {error}") from error
-    after = rewritten(before, page)
-    if args.check:
-        if after != before:
+    for page in pages:
+        try:
+            before = page.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BenchError(f"{option}: {page}: {error}") from error
+        after = rewritten(before, page)
+        if args.update:
+            page.write_text(after, encoding="utf-8")
+        elif after != before:
             raise BenchError(
                 f"--check: the tables of {page} are not those of its files: orpheus-serving bench table --update {page}"
             )
-        return 0
-    page.write_text(after, encoding="utf-8")
     return 0
 
 
