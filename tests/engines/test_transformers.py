@@ -171,6 +171,22 @@ async def test_a_stream_joins_and_leaves_between_two_steps(engine: TransformersE
     assert len(steps.lengths[-1]) == 1
 
 
+async def test_on_a_cpu_who_is_ahead_of_his_listener_waits_for_who_is_not(engine: TransformersEngine, steps: Steps) -> None:
+    """Each id of the first is heard for hours."""
+    ahead = asyncio.create_task(read(engine, Sampling(60, seed=1, pace=0.0001), "ahead"))
+    await steps.reached()
+    newcomer = asyncio.create_task(read(engine, Sampling(30, seed=2), "newcomer", prompt=[*PROMPT, 50]))
+    while not engine._waiting:  # noqa: ASYNC110 - it has asked
+        await asyncio.sleep(0)
+    steps.free()
+    assert len(await newcomer) == 30
+    assert len(await ahead) == 60
+    first, *others = steps.lengths
+    assert first == [len(PROMPT) + 1]
+    assert others[:29] == [[len(PROMPT) + 1 + n] for n in range(1, 30)]
+    assert others[29:] == [[len(PROMPT) + n] for n in range(2, 60)]
+
+
 async def test_a_closed_request_is_out_of_the_next_step(engine: TransformersEngine, steps: Steps) -> None:
     stay = asyncio.create_task(read(engine, Sampling(30, seed=1)))
     await steps.reached()

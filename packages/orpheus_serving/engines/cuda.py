@@ -12,11 +12,8 @@ where general engines lose their time with hundreds of short steps a second.
 - A request's length is bounded by its text, so its pages are reserved whole when it is admitted. Nothing is ever evicted, and a
   step needs no decisions about memory.
 - A prompt's rows join the step of those who are decoding (see `cuda_model.py`), PROMPT_ROWS of them at most a step.
-- Speech is heard at a known pace, and who has some of it ahead of his listener can let others go first: the fewer rows a step
-  has, the sooner it is done, and the sooner a newcomer is heard. Of n streams in the order of what they have ahead, the i-th is
-  in need while that is less than LEAD (1 - i / n) seconds. So a step has as many rows as keep everybody in time, and no more:
-  with one limit for all it would have few rows and all rows by turns, since who has least goes first and so all have alike.
-  While nobody is in need nobody is held back.
+- A step has the rows of those who are in need (see `pacing.py`), FEW at least, and as many more as cost nothing; while nobody is
+  in need, and nobody's prompt is read, it has everybody's.
 
 Requests wait, first come, first served, for a place and for pages. What a seeded request says depends on that request alone, up
 to the last bits of the numbers: these may change with the size of the step.
@@ -29,11 +26,9 @@ import logging
 import secrets
 import sys
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -44,6 +39,7 @@ from orpheus_serving.engines.cuda_kernels import PAGE
 from orpheus_serving.engines.cuda_model import NEWEST, RowModel, Ticket
 from orpheus_serving.engines.delivery import Item, deliver
 from orpheus_serving.engines.llama import Weights
+from orpheus_serving.engines.pacing import by_need, id_seconds
 from orpheus_serving.engines.threaded import ThreadedEngine
 from orpheus_serving.engines.transformers import fetch
 from orpheus_serving.errors import EngineError
@@ -55,7 +51,6 @@ log = logging.getLogger(__name__)
 # steps in the same CUDA stream) an H200 with 480 streams was idle for 13 % of the time, waiting for Python; with 3 for 4 %.
 AHEAD = 3
 PROMPT_ROWS = 256  # ids of prompts in one step: more would hold up everybody's next frame
-LEAD = 2.0  # seconds ahead of its listener with which a stream lets any other go first
 FEW = 64  # rows that a step has anyway if there are so many: an H200 takes 2.5 ms for them, for 8 rows 2.0, for 512 7.6
 SWITCH_INTERVAL = 0.0002  # seconds, of the interpreter: see `_warm_up`
 RESERVE = 3 << 30  # bytes of the GPU that stay free: the graphs, the libraries, the codec's workspaces
@@ -80,7 +75,7 @@ class _Request:
     pages: list[int] = field(default_factory=list)
     read: int = 0  # ids of the prompt that were sent
     sent: int = 0  # ids that will have been drawn by the steps sent so far
-    heard: float = 0.0  # when all that is sent will have been heard, if it was heard from its first id on (time.monotonic)
+    heard: float = 0.0  # see `pacing.py`; of the ids that were sent
     drawn: list[int] = field(default_factory=list)  # ids of the frame that is not complete yet
     received: int = 0
     ended: bool = False  # all that it will say has been read
@@ -98,9 +93,6 @@ class _Step:
     ticket: Ticket
     rows: list[int]
     requests: list[_Request]
-
-
-_heard = attrgetter("heard")
 
 
 class CudaEngine(ThreadedEngine[_Request]):
@@ -140,8 +132,8 @@ class CudaEngine(ThreadedEngine[_Request]):
 
     def _request(self, prompt: Sequence[int], sampling: Sampling, request_id: str, budget: int) -> _Request:
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        seconds = 1 / sampling.pace if sampling.pace else 0.0
-        request = _Request(request_id, list(prompt), sampling, budget, seed, seconds, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        request = _Request(request_id, list(prompt), sampling, budget, seed, id_seconds(sampling.pace), loop)
         if request.need > self._pages:
             raise EngineError(
                 f"request {request_id}: {len(prompt)} + {budget} ids need more than the whole cache of {self._pages * PAGE};"
@@ -297,10 +289,8 @@ class CudaEngine(ThreadedEngine[_Request]):
         return True
 
     def _choose(self, now: float, prompt_rows: int) -> tuple[list[_Request], list[_Request]]:
-        """Who of those decoding is in a step beside so many rows of prompts, and who is not: see the module."""
-        decoding = sorted(self._decoding, key=_heard)
-        everybody = len(decoding)
-        in_need = bisect_left(range(everybody), True, key=lambda i: decoding[i].heard - now >= LEAD * (1 - i / everybody))
+        """Who of those decoding is in a step beside so many rows of prompts, and who is not."""
+        decoding, in_need = by_need(self._decoding, now)
         if not in_need and not prompt_rows:
             return decoding, []
         count = self._model.size(min(prompt_rows + max(in_need, FEW), self._model.rows)) - prompt_rows

@@ -5,7 +5,8 @@
 One worker thread repeats: drop the rows of closed requests, give free rows to waiting requests (their prompts are
 computed one by one), do one step for all rows together, hand out what is complete. Streams so join and leave between
 any two steps. The thread sleeps while there is nothing to do. Ids go to the event loop in one call a step, a frame at a
-time.
+time. On a CPU, where each row makes a step longer, a step has the rows of those who are in need (see `pacing.py`), or of all
+while nobody is.
 
 What a row computes, and so what a seeded request says, depends on nothing but that request: always on a CPU (see
 `llama.py` for how), and up to the last bits of the numbers, which can tip a draw, on a GPU.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ from orpheus_serving.engines.base import Sampling, check_layout
 from orpheus_serving.engines.config import read_config
 from orpheus_serving.engines.delivery import Item, deliver
 from orpheus_serving.engines.llama import LlamaDecoder, Weights
+from orpheus_serving.engines.pacing import by_need, id_seconds
 from orpheus_serving.engines.sampling import Candidates, draw
 from orpheus_serving.engines.threaded import ThreadedEngine
 from orpheus_serving.errors import CheckpointError, EngineError
@@ -50,6 +53,7 @@ class _Request:
     prompt: list[int]
     sampling: Sampling
     budget: int  # ids it may generate: max_tokens, or what its row has room for
+    seconds: float  # for which an id is heard
     loop: asyncio.AbstractEventLoop
     lists: asyncio.Queue[Item] = field(default_factory=asyncio.Queue)
     closed: bool = False
@@ -57,6 +61,7 @@ class _Request:
     uniforms: random.Random = field(init=False)
     generated: int = 0
     newest: int = 0
+    heard: float = 0.0  # see `pacing.py`
     pending: list[int] = field(default_factory=list)  # ids of the frame that is not complete yet
 
     def __post_init__(self) -> None:
@@ -115,7 +120,7 @@ class TransformersEngine(ThreadedEngine[_Request]):
         self._rows: list[_Request | None] = [None] * max_streams
 
     def _request(self, prompt: Sequence[int], sampling: Sampling, request_id: str, budget: int) -> _Request:
-        return _Request(request_id, list(prompt), sampling, budget, asyncio.get_running_loop())
+        return _Request(request_id, list(prompt), sampling, budget, id_seconds(sampling.pace), asyncio.get_running_loop())
 
     def _unload(self) -> None:
         del self._decoder, self._candidates, self._seen
@@ -160,8 +165,7 @@ class TransformersEngine(ThreadedEngine[_Request]):
             events: list[_Event] = []
             for row, request in admitted:
                 self._try(self._prefill, [(row, request)], events)
-            running = [(row, request) for row, request in enumerate(self._rows) if request and not request.closed]
-            if running:
+            if running := self._running():
                 self._try(self._step, running, events)
             deliver(events)
             if self.failure:
@@ -188,6 +192,15 @@ class TransformersEngine(ThreadedEngine[_Request]):
                 admitted.append((row, newcomer))
         return admitted
 
+    def _running(self) -> _Batch:
+        """Who is in the next step."""
+        batch = [(row, request) for row, request in enumerate(self._rows) if request and not request.closed]
+        if self._device.type != "cpu":
+            return batch
+        ordered, in_need = by_need([request for _, request in batch], time.monotonic())
+        chosen = set(map(id, ordered[: in_need or None]))
+        return [(row, request) for row, request in batch if id(request) in chosen]
+
     def _try(self, work: Callable[[_Batch], list[_Event]], batch: _Batch, events: list[_Event]) -> None:
         """Do `work` for the batch; if it fails, these requests do, and the others go on if the device still answers."""
         try:
@@ -207,6 +220,7 @@ class TransformersEngine(ThreadedEngine[_Request]):
 
     def _prefill(self, batch: _Batch) -> list[_Event]:
         [(row, request)] = batch
+        request.heard = time.monotonic()
         self._seen[row] = False
         for group, column in filter(None, map(self._candidates.place, request.prompt)):
             self._seen[row, group, column] = True
@@ -231,6 +245,7 @@ class TransformersEngine(ThreadedEngine[_Request]):
             request.newest = self._candidates.token(group, column)
             request.pending.append(request.newest)
             request.generated += 1
+            request.heard += request.seconds
             ended = request.newest == self._layout.end_of_speech or request.generated == request.budget
             if ended or len(request.pending) == self._layout.slots:
                 events.append((request, request.pending))
