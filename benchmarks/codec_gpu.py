@@ -22,7 +22,6 @@ from typing import Any
 import torch
 
 from orpheus_serving.bench.result import write_result
-from orpheus_serving.codec import GPU_DTYPE, graphs
 from orpheus_serving.codec.decoder import OPEN_END, StreamingDecoder
 from orpheus_serving.codec.graphs import Runner
 from orpheus_serving.codec.noise_codec import SNAC_24KHZ, noise_snac
@@ -32,7 +31,7 @@ FRAME_MS = 2048 / 24
 CHECKED = 8  # frames of one stream that are compared with the CPU's
 
 
-def streaming(weights: Any, batches: list[int], compiled: bool, dtype: torch.dtype = GPU_DTYPE) -> list[dict[str, Any]]:
+def streaming(weights: Any, batches: list[int], compiled: bool, dtype: torch.dtype = torch.float16) -> list[dict[str, Any]]:
     most = max(batches)
     decoder = StreamingDecoder(weights, most, "cuda", dtype)
     runner = Runner(decoder, most, compile=compiled)
@@ -126,21 +125,18 @@ def main() -> None:
     args = parser.parse_args()
     model = noise_snac(SNAC_24KHZ)
     weights = fold(model)
-    chosen = graphs.PRECISION
     levels: list[dict[str, Any]] = []
 
     def add(rows: list[dict[str, Any]]) -> None:
         for row in rows:
             print(row, flush=True)
         levels.extend(rows)
-        write_result(args.out, "codec on a GPU", levels, settings={"chosen_precision": chosen}, commit=args.commit)
+        write_result(args.out, "codec on a GPU", levels, settings={"chosen_precision": "fp16"}, commit=args.commit)
 
     for precision in ("highest", "high"):
-        graphs.PRECISION = precision
+        torch.set_float32_matmul_precision(precision)
         add(streaming(weights, args.batches, False, torch.float32))
-    graphs.PRECISION = chosen
     add(streaming(weights, args.batches, False))
-    torch.set_float32_matmul_precision(chosen)
     add([window_of_four(model, max(args.batches), compiled=False)])
     if "streaming" in args.compile:
         add(streaming(weights, args.batches, True))

@@ -5,7 +5,8 @@
 Both ways to compute a decode step run in turn in one process, so that whatever else the machine does falls on both: the
 compiled one, which is the default, and torch's, which runs where numba is not installed. A row of the result is a step and a
 number of streams that start together: the audio seconds a second of all of them, the worst stream's real-time factor (from
-text to the last sample) and time to its first samples, each as median, best and worst of the rounds.
+text to the last sample) and time to its first samples, each as median, best and worst of the rounds. `1 beside 3`: the time to
+first samples of one that comes when three have been speaking for BESIDE seconds.
 
 Loading is that of `orpheus-serving say` in processes of their own, as it prints it: from the start of the command with torch
 not imported yet to a warm engine and codec. `first` compiles the step; later starts find it compiled.
@@ -35,6 +36,7 @@ from orpheus_serving.synthesizer import Synthesizer
 
 TEXT = "Hello there, this is a voice that was trained for this project, and it runs on two small processor cores."
 STREAMS = (1, 2, 4)
+BESIDE = 2.0
 
 
 def main() -> None:
@@ -77,12 +79,15 @@ async def compare(rounds: int) -> list[dict[str, Any]]:
             result = await together(synthesizers[step], streams, 10 * number)
             if number:
                 results.append(result)
-    for synthesizer in synthesizers.values():
-        await synthesizer.stop()
-    return [
+    levels: list[dict[str, Any]] = [
         {"step": step, "streams": streams, **{name: spread([result[name] for result in results]) for name in results[0]}}
         for (step, streams), results in measured.items()
     ]
+    for step, synthesizer in synthesizers.items():
+        firsts = [await newcomer(synthesizer, 10 * number) for number in range(1, 1 + rounds)]
+        levels.append({"step": step, "streams": "1 beside 3", "first_audio_ms": spread(firsts)})
+        await synthesizer.stop()
+    return levels
 
 
 async def together(synthesizer: Synthesizer, streams: int, seed: int) -> dict[str, float]:
@@ -98,9 +103,23 @@ async def together(synthesizer: Synthesizer, streams: int, seed: int) -> dict[st
     }
 
 
-async def utterance(synthesizer: Synthesizer, seed: int) -> dict[str, float]:
+async def newcomer(synthesizer: Synthesizer, seed: int) -> float:
+    """Milliseconds to the first samples of an utterance beside three that are heard in real time."""
+    others = [asyncio.create_task(utterance(synthesizer, seed + n, TEXT * 3)) for n in range(3)]
+    await asyncio.sleep(BESIDE)
+    speech = synthesizer.speak(SpeechRequest(prompt=TEXT, seed=seed + 3))
+    async for _ in speech:
+        break
+    await speech.aclose()
+    for other in others:
+        other.cancel()
+    await asyncio.wait(others)
+    return 1000 * (speech.stats.first_audio or 0.0)
+
+
+async def utterance(synthesizer: Synthesizer, seed: int, text: str = TEXT) -> dict[str, float]:
     began = time.perf_counter()
-    speech = synthesizer.speak(SpeechRequest(prompt=TEXT, seed=seed))
+    speech = synthesizer.speak(SpeechRequest(prompt=text, seed=seed))
     samples = 0
     async for part in speech:
         samples += len(part)

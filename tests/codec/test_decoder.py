@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from conftest import CONFIGS, Reference
 from orpheus_serving.codec.decoder import OPEN_END, StreamingDecoder, snake
+from orpheus_serving.codec.precision import gpu_dtype
 from orpheus_serving.codec.weights import Snake, fold, frame_slots
 
 TOLERANCE = 1e-4
@@ -42,6 +44,24 @@ def test_double_precision_leaves_no_difference() -> None:
     decoder = StreamingDecoder(fold(reference.model, torch.float64), 1, dtype=torch.float64)
     frames = reference.frames(6)
     assert np.abs(stream(decoder, frames, 7) - reference.decode(frames, 7)).max() < 1e-10
+
+
+def test_half_precision_is_near_single_precision(any_reference: Reference) -> None:
+    frames = any_reference.frames(6 * any_reference.whole)
+    exact = stream(StreamingDecoder(any_reference.weights, 1), frames, 7)
+    half = stream(StreamingDecoder(any_reference.weights, 1, dtype=torch.float16), frames, 7)
+    assert half.dtype == np.float32
+    noise = 10 * np.log10(np.mean((half - exact) ** 2) / np.mean(exact**2))
+    assert -90 < noise < -40  # dB; -inf if nothing were rounded
+    assert gpu_dtype(any_reference.weights, "cpu") == torch.float16
+
+
+def test_a_codec_whose_numbers_are_too_large_for_half_precision_gets_single(
+    reference: Reference, caplog: pytest.LogCaptureFixture
+) -> None:
+    loud = replace(reference.weights, codebooks=tuple(replace(b, table=b.table * 1e6) for b in reference.weights.codebooks))
+    assert gpu_dtype(loud, "cpu") == torch.float32
+    assert "it decodes in float32" in caplog.text
 
 
 @torch.inference_mode()

@@ -8,11 +8,10 @@ import torch
 
 from .batcher import Codec, CodecStream
 from .decoder import StreamingDecoder
+from .precision import gpu_dtype
 from .weights import DecoderWeights, fold, load_snac
 
 __all__ = ["Codec", "CodecStream", "DecoderWeights", "StreamingDecoder", "fold", "load_codec", "load_snac"]
-
-GPU_DTYPE = torch.float16
 
 
 def load_codec(
@@ -24,5 +23,6 @@ def load_codec(
     compile: bool = False,
 ) -> Codec:
     """A codec from a local SNAC folder or a hub repository, ready for `start`. Raises CodecError."""
-    dtype = GPU_DTYPE if device == "cuda" else torch.float32
-    return Codec(StreamingDecoder(fold(load_snac(source, revision)), max_streams, device, dtype), compile=compile)
+    weights = fold(load_snac(source, revision))
+    dtype = gpu_dtype(weights, device) if device == "cuda" else torch.float32
+    return Codec(StreamingDecoder(weights, max_streams, device, dtype), compile=compile)

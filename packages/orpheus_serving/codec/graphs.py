@@ -20,8 +20,6 @@ from torch import Tensor
 
 from .decoder import OPEN_END, SLOT, StreamingDecoder
 
-PRECISION = "high"  # of products in float32 on a GPU: TF32
-
 
 @dataclass(slots=True)
 class _Graph:
@@ -49,9 +47,7 @@ class Runner:
         self._tail: Callable[[Tensor], Tensor] = decoder.tail
 
     def warm_up(self) -> None:
-        """Compile and capture everything that a stream can reach. On a GPU it sets PyTorch's precision of products."""
-        if self._on_gpu:
-            torch.set_float32_matmul_precision(PRECISION)
+        """Compile and capture everything that a stream can reach."""
         if self._compile:
             self._step = torch.compile(self._decoder.step)
             self._tail = torch.compile(self._decoder.tail)
