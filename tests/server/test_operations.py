@@ -360,13 +360,13 @@ def test_draining_gives_up_after_its_timeout(noise_folder: Path) -> None:
 
 
 def not_serving(live: LiveServer, riva: Riva) -> None:
-    """Every probe but that of the process says no, and so does a request."""
+    """Every probe says no, that of the process too, so that somebody restarts it; and so does a request."""
     ready = httpx.get(f"{live.url}/health/ready")
     assert (ready.status_code, ready.json()["status"]) == (503, "failed")
     assert httpx.get(f"{live.url}/v1/models/model").status_code == 503
     health = health_pb2_grpc.HealthStub(riva.channel).Check(health_pb2.HealthCheckRequest())
     assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
-    assert httpx.get(f"{live.url}/health/live").status_code == 200
+    assert httpx.get(f"{live.url}/health/live").status_code == 503
     assert speak(live).status_code == 503
 
 

@@ -99,8 +99,9 @@ def _operations(service: Service) -> APIRouter:
 
     @router.get("/health/live")
     async def live() -> JSONResponse:
-        """The process answers."""
-        return JSONResponse({"status": "live"})
+        """The process answers, and a restart would not help: 503 once the model has failed."""
+        failed = service.state == "failed"
+        return JSONResponse({"status": "failed" if failed else "live"}, 503 if failed else 200)
 
     @router.get("/health")
     @router.get("/health/ready")
