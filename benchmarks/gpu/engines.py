@@ -3,9 +3,9 @@
     python benchmarks/gpu/engines.py --checkpoint DIR --engine cuda --out benchmarks/results/x.json
 
 Engines: `cuda` (our own), `vllm` (with our model, sampler and scheduler in it), `stock` (vLLM as it comes). DIR is what
-`orpheus-serving synth-checkpoint DIR` writes. At each level all streams start within a second; each says 60 prompt ids and reads
-to its end. A stream is real time if each frame is there when it is due: playback starts 100 ms after the third frame, which is
-the first that yields sound. In ours a frame is what an output holds; stock vLLM is told `stream_interval=7`.
+`orpheus-serving synth-checkpoint DIR` writes. At each level the streams start within --spread seconds; each has --prompt ids and
+reads to its end. A stream is real time if each frame is there when it is due: playback starts 100 ms after the third frame, which
+is the first that yields sound. In ours a frame is what an output holds; stock vLLM is told `stream_interval=7`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from orpheus_serving.engines.vllm import VllmEngine
 FRAME_SECONDS = 2048 / 24000
 PACE = 7 / FRAME_SECONDS  # ids a second that a listener hears
 JITTER_BUFFER = 0.1
-PROMPT = 60
-SAMPLINGS: dict[str, dict[str, float]] = {
+SAMPLINGS: dict[str, dict[str, Any]] = {
     "authors": {"temperature": 0.6, "top_p": 0.8, "repetition_penalty": 1.1},
     "temperature": {"temperature": 0.6, "top_p": 1.0, "repetition_penalty": 1.0},
 }
@@ -77,19 +76,21 @@ def in_time(events: list[tuple[float, int]]) -> bool:
     return all(at(events, 7 * n) <= start + (n - 3) * FRAME_SECONDS for n in range(4, frames + 1))
 
 
-async def level(engine: Engine, checkpoint: Checkpoint, streams: int, tokens: int, sampling: dict[str, float]) -> dict[str, Any]:
-    text = "A sentence of some length, as people say it. " * 3
+async def level(
+    engine: Engine, checkpoint: Checkpoint, streams: int, args: argparse.Namespace, sampling: dict[str, Any]
+) -> dict[str, Any]:
+    text = "A sentence of some length, as people say it. " * 20
     prompt = checkpoint.prompt(text, None)
-    prompt = [*prompt[: PROMPT - 4], *prompt[-4:]]
+    prompt = [*prompt[: args.prompt - 4], *prompt[-4:]]
     began = time.monotonic()
     runs = await asyncio.gather(
         *(
             stream(
                 engine,
                 prompt,
-                Sampling(tokens, **sampling, seed=n if n % 2 else None, pace=PACE),
+                Sampling(args.tokens, **sampling, seed=n if n % 2 else None, pace=PACE),
                 f"{streams}-{n}",
-                random.random(),
+                args.spread * random.random(),
             )
             for n in range(streams)
         )
@@ -121,7 +122,7 @@ async def run(args: argparse.Namespace) -> None:
     levels = []
     for name in args.sampling:
         for streams in args.levels:
-            row = {"sampling": name} | await level(engine, checkpoint, streams, args.tokens, SAMPLINGS[name])
+            row = {"sampling": name} | await level(engine, checkpoint, streams, args, SAMPLINGS[name])
             levels.append(row)
             print(
                 f"{args.engine} {name} {streams}: {row['tokens_per_s']:.0f} tokens/s, {row['per_stream_p50']:.0f} a stream, "
@@ -134,7 +135,8 @@ async def run(args: argparse.Namespace) -> None:
                 "engine": args.engine,
                 "ready_s": ready,
                 "max_streams": args.max_streams or max(args.levels),
-                "prompt": PROMPT,
+                "prompt": args.prompt,
+                "spread_s": args.spread,
             }
             write_result(args.out, f"engine {args.engine}", levels, settings=settings, commit=args.commit)
     await engine.stop()
@@ -146,6 +148,8 @@ def main() -> None:
     parser.add_argument("--engine", choices=("cuda", "vllm", "stock"), default="cuda")
     parser.add_argument("--levels", type=int, nargs="+", default=[1, 128, 256, 384, 512])
     parser.add_argument("--tokens", type=int, default=1200, help="most of a stream")
+    parser.add_argument("--prompt", type=int, default=60, help="ids")
+    parser.add_argument("--spread", type=float, default=1.0, help="seconds over which a level's streams start")
     parser.add_argument("--sampling", nargs="+", choices=tuple(SAMPLINGS), default=["authors"])
     parser.add_argument("--max-streams", type=int)
     parser.add_argument("--out", type=Path, required=True)
