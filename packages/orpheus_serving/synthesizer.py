@@ -255,6 +255,7 @@ class Speech:
         "For the text of the chunk whose samples are handed out."
         self._owner = synthesizer
         self._text = text
+        self._speed = speed
         frames = synthesizer.sample_rate / synthesizer.codec.frame_samples
         self._pace = speed * frames * synthesizer.checkpoint.layout.slots  # ids a second
         self._asked = 0.0
@@ -342,7 +343,8 @@ class Speech:
                 if left is not None and left < layout.slots:
                     self._cut = True
                     return
-                stream = self._owner.codec.open((self.seed + number) % (MAX_SEED + 1), self._owner.settings.early_audio)
+                seed = (self.seed + number) % (MAX_SEED + 1)
+                stream = self._owner.codec.open(seed, self._owner.settings.early_audio, self._speed)
                 self._open.append(stream)
                 self._streams.put_nowait((stream, text, self._text.wait))
                 try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,61 @@ async def test_an_error_comes_after_the_audio_and_is_the_end(reference: Referenc
     for _ in range(3):
         with pytest.raises(ValueError, match="first"):
             await the_rest(stream)
+    await codec.stop()
+
+
+async def frames_until_held_back(stream: CodecStream, frames: list) -> int:
+    """Push one at a time until the codec keeps something of it for a longer piece; how many frames that took."""
+    for count, frame in enumerate(frames, 1):
+        stream.push([frame])
+        await decoded(stream)
+        if stream.pieces._held:
+            return count
+    raise AssertionError("nothing was held back")
+
+
+async def decoded(stream: CodecStream) -> None:
+    while stream in stream._codec._streams:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["stream", "codec"])
+async def test_an_error_comes_after_the_audio_that_was_held_back(reference: Reference, breaks: bool) -> None:
+    decoder = Fragile(reference.weights, slots=2)
+    codec = Codec(decoder)
+    await codec.start()
+    stream, frames = codec.open(), reference.frames(40)
+    count = await frames_until_held_back(stream, frames)
+    if breaks:
+        decoder.lost = True
+        codec.open().push(reference.frames(1))
+        while not codec.failure:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    else:
+        stream.fail(CodecError("enough"))
+    heard, error = [], None
+    try:
+        async for samples in stream:
+            heard.append(samples)  # noqa: PERF401
+    except CodecError as raised:
+        error = raised
+    assert error is not None
+    assert sum(map(len, heard)) == count * FRAME - decoder.delay
+    await codec.stop()
+
+
+async def test_what_an_event_loop_hands_over_in_one_turn_is_one_step(reference: Reference) -> None:
+    codec = Codec(StreamingDecoder(reference.weights, slots=8), max_batch=8)
+    await codec.start()
+    streams = [codec.open(n) for n in range(8)]
+    for _ in range(4):
+        for stream in streams:
+            stream.push(reference.frames(1))
+            time.sleep(0.002)  # noqa: ASYNC251  the codec's thread has time enough to take each alone
+        for stream in streams:
+            await decoded(stream)
+    # Two, not one: it may still have been on its way back from the turn before, and take what it finds.
+    assert codec.batches.total() <= 2 * 4
     await codec.stop()
 
 

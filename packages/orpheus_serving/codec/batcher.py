@@ -1,10 +1,13 @@
 """Many audio streams, one decoder, one thread: frames are decoded as they come, together with whatever else is ready.
 
-    CodecStream.push(frames) -> queue -> [codec thread: pick ready streams -> step / tail -> audio] -> CodecStream iterator
+    CodecStream.push(frames) -> queue -> [codec thread: ready streams -> step / tail -> audio -> pieces] -> CodecStream iterator
 
 There is no timer. The thread takes one frame from every stream that has one (up to `max_batch`), decodes them in one step and
 hands the samples to their event loops; frames that arrive meanwhile are the next step. A stream takes a slot of the
 decoder with its first frame and gives it back when it ends or is closed; with all slots taken, streams wait in turn.
+
+An engine's step gives many streams a frame, and an event loop hands all of them over in one turn. The thread is woken at the
+end of that turn, not in its midst: it then finds them together, and takes one step where it would take several small ones.
 
 Early audio. Exactly `delay` samples (198 ms) lag behind the newest frame in exact mode, so sound starts with the third frame. In
 early mode the decoder also computes a provisional ending and the stream lets go of its better part: after the second frame all
@@ -16,9 +19,9 @@ stream is the same every time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import Future
@@ -31,10 +34,12 @@ from numpy.typing import NDArray
 from ..errors import CodecError
 from .decoder import OPEN_END, StreamingDecoder
 from .graphs import Runner
+from .pieces import Pieces
 
 log = logging.getLogger(__name__)
 
 Samples = NDArray[np.float32]
+_Item = Samples | Exception | None  # None ends the stream
 
 # Samples held back after N frames in early mode. By distance from the end of the data a provisional sample was within 20 dB of
 # the exact one at 1,024 samples, 44 dB at 2,048 and 119 dB at 4,096 (random weights).
@@ -45,10 +50,10 @@ CROSSFADE = 120  # samples, 5 ms
 class CodecStream:
     """One utterance: frames in, samples out. Iterate it for float32 arrays of any length; `close` at any time."""
 
-    def __init__(self, codec: Codec, seed: int, early: bool) -> None:
+    def __init__(self, codec: Codec, seed: int, early: bool, speed: float) -> None:
         self._codec = codec
         self._loop = asyncio.get_running_loop()
-        self._out: asyncio.Queue[Samples | Exception | None] = asyncio.Queue()
+        self._out: asyncio.Queue[_Item] = asyncio.Queue()
         self._over = False  # the end is in `_out`
         self.seed = seed
         self.early = early
@@ -62,6 +67,7 @@ class CodecStream:
         self.exact: list[Samples] = []  # exact samples that have not left: from `cut` on
         self.early_tails = 0  # number of frames at the last provisional ending
         self.provisional: tuple[int, Samples] | None = None  # (its first sample's index, samples) of the last early ending
+        self.pieces = Pieces(speed * codec.sample_rate)
 
     def push(self, frames: Iterable[Sequence[int]]) -> None:
         """Hand over frames, each `slots` codes. Raises CodecError for a frame of another length or a code out of range."""
@@ -73,8 +79,7 @@ class CodecStream:
 
     def fail(self, error: Exception) -> None:
         """Drop what has not been decoded; the iterator raises `error` after the audio that is there."""
-        self._codec._close(self)
-        self._loop.call_soon(self._put, error)  # behind the audio that is on its way through the loop
+        self._codec._close(self, error)
 
     def close(self) -> None:
         """Drop everything and free the slot at once. Closing twice, or after the end, is fine."""
@@ -92,7 +97,7 @@ class CodecStream:
             raise item
         return item
 
-    def _put(self, item: Samples | Exception | None) -> None:
+    def _put(self, item: _Item) -> None:
         """On the stream's loop: one more for the reader, unless the end has come already."""
         if not self._over:
             self._over = item is None or isinstance(item, Exception)
@@ -177,6 +182,7 @@ class Codec:
         self._thread: threading.Thread | None = None
         self._started: Future[None] | None = None  # what `start` waits for; None where no thread starts or runs
         self._stopping = False
+        self._waking: set[asyncio.AbstractEventLoop] = set()  # they will wake the thread at the end of their turn
         self.failure = "it is not started"
         "Why nothing can be decoded; empty while it can."
         self.batches: Counter[int] = Counter()
@@ -213,11 +219,14 @@ class Codec:
             await asyncio.to_thread(self._thread.join)
             self._thread = None
 
-    def open(self, seed: int = 0, early: bool = False) -> CodecStream:
-        """A new stream; `seed` keys the decoder's noise. Call it on an event loop; its samples arrive there."""
+    def open(self, seed: int = 0, early: bool = False, speed: float = 1.0) -> CodecStream:
+        """A new stream; `seed` keys the decoder's noise. Call it on an event loop; its samples arrive there.
+
+        speed: how many times as fast its samples are heard. It decides how many of them arrive at once, see `pieces.py`.
+        """
         # The schedule of early audio is for a delay that is over before it is; attention in the decoder makes it longer.
         early = early and self.decoder.delay < (max(EARLY_HOLD) - 1) * self.frame_samples
-        stream = CodecStream(self, seed & (2**63 - 1), early)
+        stream = CodecStream(self, seed & (2**63 - 1), early, speed)
         with self._wake:
             if self.failure:
                 raise CodecError(f"the codec is not running: {self.failure}")
@@ -246,13 +255,23 @@ class Codec:
             stream.ended = True
             self._enqueue(stream)
 
-    def _close(self, stream: CodecStream) -> None:
+    def _close(self, stream: CodecStream, error: Exception | None = None) -> None:
+        """Forget a stream. With an error its reader gets what is decoded, then the error."""
         with self._wake:
+            if error is not None:
+                _call(stream._loop, _deliver, _last(stream, error))
             self._release(stream)
 
     def _enqueue(self, stream: CodecStream) -> None:
         if stream not in self._streams:
             self._streams[stream] = None
+            if stream._loop not in self._waking and _call(stream._loop, self._wake_up, stream._loop):
+                self._waking.add(stream._loop)
+
+    def _wake_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On a loop, after the turn in which its streams were pushed to."""
+        with self._wake:
+            self._waking.discard(loop)
             self._wake.notify()
 
     def _release(self, stream: CodecStream) -> None:
@@ -319,7 +338,8 @@ class Codec:
         samples = self._runner.step(rows) if is_step else self._runner.tail(rows)
         if is_step:
             self.batches[len(work)] += 1
-        deliveries: dict[asyncio.AbstractEventLoop, list[tuple[CodecStream, Samples | None]]] = {}
+        deliveries: dict[asyncio.AbstractEventLoop, list[tuple[CodecStream, _Item]]] = {}
+        now = time.monotonic()
         with self._wake:
             for (stream, _, _), new in zip(work, samples, strict=True):
                 if stream.closed:
@@ -328,13 +348,15 @@ class Codec:
                 audio = take(new, weights.frame_samples, self.decoder.delay)
                 finished = not is_step and stream.ended and not stream.pending
                 mine = deliveries.setdefault(stream._loop, [])
-                if audio is not None and len(audio):
-                    mine.append((stream, audio))
+                if audio is not None:
+                    stream.pieces.add(audio)
                 if finished:
-                    mine.append((stream, None))
+                    mine += _last(stream, None)
                     self._release(stream)
-                else:  # to the back of the queue, or out of it
-                    self._streams.pop(stream, None)
+                else:
+                    if (piece := stream.pieces.take(now)) is not None:
+                        mine.append((stream, piece))
+                    self._streams.pop(stream, None)  # to the back of the queue, or out of it
                     if stream.pending or stream.wants_tail():
                         self._streams[stream] = None
             for loop, items in deliveries.items():  # with the lock: an error of `CodecStream.fail` does not overtake them
@@ -347,14 +369,24 @@ class Codec:
             for stream in left:
                 self._release(stream)
             for stream in left:  # who hears of it finds all slots free
-                _call(stream._loop, stream._put, CodecError(f"the codec stopped: {reason}"))
+                _call(stream._loop, _deliver, _last(stream, CodecError(f"the codec stopped: {reason}")))
 
 
-def _deliver(items: list[tuple[CodecStream, Samples | None]]) -> None:
-    for stream, audio in items:
-        stream._put(audio)
+def _last(stream: CodecStream, end: Exception | None) -> list[tuple[CodecStream, _Item]]:
+    """What a stream's reader still gets."""
+    rest = stream.pieces.rest()
+    return [(stream, item) for item in (rest,) if item is not None] + [(stream, end)]
 
 
-def _call(loop: asyncio.AbstractEventLoop, function: Any, *arguments: Any) -> None:
-    with contextlib.suppress(RuntimeError):  # that loop is closed: nobody listens any more
+def _deliver(items: list[tuple[CodecStream, _Item]]) -> None:
+    for stream, item in items:
+        stream._put(item)
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Any, *arguments: Any) -> bool:
+    """Whether the loop will do it; one that is closed does nothing any more."""
+    try:
         loop.call_soon_threadsafe(function, *arguments)
+    except RuntimeError:
+        return False
+    return True
