@@ -30,6 +30,7 @@ from orpheus_serving.build import noise_checkpoint
 from orpheus_serving.checkpoint import Checkpoint
 from orpheus_serving.codec import batcher
 from orpheus_serving.codec.decoder import StreamingDecoder
+from orpheus_serving.codec.graphs import buckets
 from orpheus_serving.codec.weights import fold, load_snac
 from orpheus_serving.engines import cuda
 from orpheus_serving.engines.base import Sampling
@@ -115,7 +116,7 @@ class Frames:
         )
         compiled = {"compiled": True, "precision": "fp16", "decoder": "streaming"}
         self._sizes, self._seconds = measured_seconds("codec_h200.json", "batch", compiled)
-        self.buckets = [1 << n for n in range(max_batch.bit_length() + 1)]
+        self.buckets = buckets(max_batch)
 
     def warm_up(self) -> None:
         pass

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 from conftest import CONFIGS, Reference
 from orpheus_serving.codec import Codec, CodecStream, StreamingDecoder, load_codec
+from orpheus_serving.codec.graphs import buckets
 from orpheus_serving.codec.noise_codec import build_noise_codec, noise_snac
 from orpheus_serving.errors import CodecError
 
@@ -388,7 +389,18 @@ def test_noise_codec_is_the_same_for_the_same_seed() -> None:
     assert all((a[name] == b[name]).all() for name in a)
 
 
-@pytest.mark.parametrize(("max_batch", "sizes"), [(None, {1}), (4, {2, 4})], ids=["a CPU's default", "batch 4"])
+@given(st.integers(1, 2000))
+def test_a_batch_is_padded_little(most: int) -> None:
+    sizes = buckets(most)
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == most
+    assert len(sizes) <= 8 + 4 * most.bit_length()
+    for batch in range(1, most + 1):
+        padded = next(size for size in sizes if size >= batch)
+        assert padded == batch or padded - batch < batch / 4
+
+
+@pytest.mark.parametrize(("max_batch", "sizes"), [(None, {1}), (4, {2, 3, 4})], ids=["a CPU's default", "batch 4"])
 async def test_compiled_code_computes_no_more_rows_than_it_must(
     reference: Reference, monkeypatch: pytest.MonkeyPatch, max_batch: int | None, sizes: set[int]
 ) -> None:

@@ -2,8 +2,9 @@
 
     rows (ints) -> pinned host buffer -> one copy -> graph of the bucket's size -> one copy -> samples (numpy)
 
-A batch is padded to the next bucket (1, 2, 4, ... max_batch) with rows that point at the decoder's spare slot. Compiled code for
-several rows has no bucket of one. On a CPU there are no graphs, and buckets for compiled code only.
+A batch is padded to the next bucket with rows that point at the decoder's spare slot. Buckets are close together, since a step
+takes time in proportion to its rows. The graphs share their memory: one is replayed at a time, and what it says is copied before
+the next. Compiled code for several rows has no bucket of one. On a CPU there are no graphs, and buckets for compiled code only.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .decoder import OPEN_END, SLOT, StreamingDecoder
+
+
+def buckets(most: int) -> list[int]:
+    """1 to 8, then four an octave (10, 12, 14, 16, 20, ...), and `most`: a batch of n is padded by less than n / 4 rows."""
+    sizes = {eighths << octave for octave in range(most.bit_length()) for eighths in range(1, 8)}
+    return [*sorted(size for size in sizes if size < most), most]
 
 
 @dataclass(slots=True)
@@ -37,10 +44,9 @@ class Runner:
         self._decoder = decoder
         self._on_gpu = decoder.device.type == "cuda"
         self._compile = compile
-        sizes = {1 << n for n in range((max_batch - 1).bit_length())} | {max_batch}
         # Compiled code is made once, for any number of rows; but torch.compile makes code of its own for exactly one.
         least = min(2, max_batch) if compile else 1
-        self.buckets = sorted({max(size, least) for size in sizes})
+        self.buckets = [size for size in buckets(max_batch) if size >= least]
         self._graphs: dict[tuple[str, int], _Graph] = {}
         self._stream = torch.cuda.Stream(decoder.device) if self._on_gpu else None
         self._step: Callable[[Tensor], Tensor] = decoder.step
@@ -52,10 +58,13 @@ class Runner:
             self._step = torch.compile(self._decoder.step)
             self._tail = torch.compile(self._decoder.tail)
         spare = self._spare_row()
-        for size in self.buckets if self._on_gpu or self._compile else [1]:
+        pool = torch.cuda.graph_pool_handle() if self._on_gpu else None
+        for size in (
+            reversed(self.buckets) if self._on_gpu or self._compile else [1]
+        ):  # the largest first: others fit into its memory
             for name, function in (("step", self._step), ("tail", self._tail)):
                 if self._on_gpu:
-                    self._graphs[name, size] = self._capture(function, size)
+                    self._graphs[name, size] = self._capture(function, size, pool)
                 else:
                     function(self._rows([spare] * size))
 
@@ -94,7 +103,7 @@ class Runner:
         self._stream.synchronize()
         return captured.host_samples.numpy()[:count].copy()
 
-    def _capture(self, function: Callable[[Tensor], Tensor], size: int) -> _Graph:
+    def _capture(self, function: Callable[[Tensor], Tensor], size: int, pool: Any) -> _Graph:
         device = self._decoder.device
         rows = self._rows([self._spare_row()] * size)
         with torch.cuda.stream(self._stream):
@@ -102,7 +111,7 @@ class Runner:
                 function(rows)
         torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._stream):
+        with torch.cuda.graph(graph, pool=pool, stream=self._stream):
             samples = function(rows).float()
         return _Graph(
             graph,
