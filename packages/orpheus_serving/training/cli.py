@@ -13,6 +13,7 @@ COMMANDS = {
     "codec": "a small codec: codes, decoder, polish",
     "lm": "a small language model",
     "guide": "a voice that listens harder to its text",
+    "ends": "a voice that stops when it has said all",
     "prefer": "a voice that unlearns what was misheard",
     "finetune": "another voice on a model that exists",
     "evaluate": "word error rate, rate, silence and speed",
