@@ -19,15 +19,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from pathlib import Path
 from typing import Any
+
+from gpu.serving import serving
 
 from orpheus_serving.bench.cli import Bench
 from orpheus_serving.bench.plan import Load, Target
@@ -35,6 +32,7 @@ from orpheus_serving.bench.result import read_result, write_result
 from orpheus_serving.bench.tables import result_table
 
 THREADS = ("loop", "engine", "codec")
+PATIENCE = 60.0  # seconds until the server has to be ready
 
 
 def busiest(path: Path) -> dict[str, Any]:
@@ -55,31 +53,13 @@ def busiest(path: Path) -> dict[str, Any]:
 
 
 def measure(level: int, options: argparse.Namespace) -> dict[str, Any]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        counts, log = Path(folder) / "counts.jsonl", Path(folder) / "server.log"
-        script = Path(__file__).with_name("simulated_gpu.py")
-        command = [sys.executable, str(script), str(port), "--streams", str(options.streams), "--counts", str(counts)]
-        with log.open("wb") as out:
-            server = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-        try:
-            for _ in range(200):
-                try:
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=2).close()
-                    break
-                except OSError:
-                    time.sleep(0.2)
-            else:
-                raise RuntimeError(f"the server is not ready: {log.read_text()[-2000:]}")
-            body = {"response_format": "pcm", "max_tokens": 819}
-            target = Target(f"http://127.0.0.1:{port}/v1/audio/speech", "simulated GPU", body)
+        counts, script = Path(folder) / "counts.jsonl", Path(__file__).with_name("simulated_gpu.py")
+        command = [sys.executable, str(script), "--streams", str(options.streams), "--counts", str(counts)]
+        with serving(command, Path(folder) / "server.log", PATIENCE) as url:
+            target = Target(f"{url}/v1/audio/speech", "simulated GPU", {"response_format": "pcm", "max_tokens": 819})
             load = Load(level, "closed", options.seconds, 10.0, 10.0, options.processes, texts=("medium", "long"), seed=level)
             row = Bench().measure(target, load)
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait(30)
         ttfb = {name: round(row["ttfb_ms"][name]) for name in ("p50", "p95")}
         heard = {"ttfb_ms": ttfb, "real_time_share": row["real_time_share"], "audio_s_per_s": row["audio_s_per_s"]}
         return {"streams": level, "requests": row["requests"], **heard, "holds": row["holds"], **busiest(counts)}

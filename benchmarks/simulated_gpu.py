@@ -1,6 +1,6 @@
 """The real server with a GPU that takes its time and computes nothing, for `host.py`.
 
-    python benchmarks/simulated_gpu.py PORT --streams N --counts FILE
+    python benchmarks/simulated_gpu.py --port PORT --streams N --counts FILE
 
     event loop <-> engine's thread -> Rows     sleeps as long as a step of so many rows took on an H200; every code is 0
                <-> codec's thread  -> Frames   the same for frames; all samples are noise
@@ -163,7 +163,7 @@ def counted(stream: Any, item: Any, put: Any = batcher.CodecStream._put) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("port", type=int)
+    parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--streams", type=int, required=True)
     parser.add_argument("--counts", type=Path, required=True)
     arguments = parser.parse_args()

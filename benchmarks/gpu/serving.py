@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,14 +28,16 @@ from orpheus_serving.bench.tables import terminal
 
 
 @contextlib.contextmanager
-def serving(checkpoint: str, log: Path, patience: float) -> Iterator[str]:
-    """The server's base URL, once it is ready. Raises TimeoutError or RuntimeError with the end of its log."""
+def serving(command: Sequence[str], log: Path, patience: float) -> Iterator[str]:
+    """Start a server by `command`, which takes --port, and stop it afterwards: its base URL, once it is ready.
+
+    Raises TimeoutError or RuntimeError with the end of its log.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "orpheus_serving.cli", "serve", "--port", str(port), "--checkpoint", checkpoint]
     with log.open("wb") as out:
-        server = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=os.environ)
+        server = subprocess.Popen([*command, "--port", str(port)], stdout=out, stderr=subprocess.STDOUT, env=os.environ)
     url = f"http://127.0.0.1:{port}"
     began = time.monotonic()
     try:
@@ -78,7 +80,8 @@ def main() -> None:
     args = parser.parse_args()
     settings = {name: value for name, value in os.environ.items() if name.startswith("ORPHEUS_") and "KEY" not in name}
     bench = Bench(gpu_price=args.gpu_price, out=args.out, name=args.name, commit=args.commit, settings=settings)
-    with serving(args.checkpoint, args.out.with_suffix(".server.log"), args.patience) as url:
+    command = [sys.executable, "-m", "orpheus_serving.cli", "serve", "--checkpoint", args.checkpoint]
+    with serving(command, args.out.with_suffix(".server.log"), args.patience) as url:
         body = {"max_tokens": args.max_tokens}
         if args.websocket:
             target = Target(url.replace("http", "ws", 1) + "/tts/websocket", "orpheus-serving", body)

@@ -375,7 +375,7 @@ class Codec:
 def _last(stream: CodecStream, end: Exception | None) -> list[tuple[CodecStream, _Item]]:
     """What a stream's reader still gets."""
     rest = stream.pieces.rest()
-    return [(stream, item) for item in (rest,) if item is not None] + [(stream, end)]
+    return [(stream, end)] if rest is None else [(stream, rest), (stream, end)]
 
 
 def _deliver(items: list[tuple[CodecStream, _Item]]) -> None:

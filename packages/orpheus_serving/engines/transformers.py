@@ -198,8 +198,8 @@ class TransformersEngine(ThreadedEngine[_Request]):
         if self._device.type != "cpu":
             return batch
         ordered, in_need = by_need([request for _, request in batch], time.monotonic())
-        chosen = set(map(id, ordered[: in_need or None]))
-        return [(row, request) for row, request in batch if id(request) in chosen]
+        chosen = set(ordered[: in_need or None])
+        return [(row, request) for row, request in batch if request in chosen]
 
     def _try(self, work: Callable[[_Batch], list[_Event]], batch: _Batch, events: list[_Event]) -> None:
         """Do `work` for the batch; if it fails, these requests do, and the others go on if the device still answers."""

@@ -24,7 +24,7 @@ def documents(
     """Token ids [N] int32 of each row; `tokenizer` is a `tokenizers.Tokenizer`."""
     texts = [template.format(voice=r.voice, text=r.text) for r in rows]
     prompts = tokenizer.encode_batch(texts, add_special_tokens=False)
-    offset = layout.first_code + layout.codes_per_slot * np.arange(layout.slots)
+    offset = np.array(layout.firsts)
     result = []
     for prompt, row in zip(prompts, rows, strict=True):
         codes = row.codes.astype(np.int64)

@@ -16,8 +16,6 @@ of speech is never read: it must not be in the prompt.
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +28,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..tokens import TokenLayout
-from .documents import answer_start, documents, read_layout
+from .documents import answer_start, documents
 from .guide import contexts
 from .store import Prepared, read_prepared, write_prepared
+from .voice_folder import VoiceFolder
 
 LAST_FRAMES = 3  # an end so near to the real one is that one: a voice closes with a little silence
 
@@ -103,27 +102,21 @@ def told(utterances: Sequence[Places], change: Tensor) -> str:
 
 
 def train(args: argparse.Namespace) -> None:
-    from tokenizers import Tokenizer
-    from transformers import LlamaForCausalLM
-
-    speech = json.loads((args.start / "speech.json").read_text(encoding="utf-8"))
-    layout, template = read_layout(speech["tokens"]), speech["prompt"]["with_voice"]
+    voice = VoiceFolder.open(args.start, args.device)
+    model, tokenizer, layout = voice.model, voice.tokenizer, voice.layout
     if layout.end_of_speech in (*layout.prompt_before, *layout.prompt_after):
         raise ValueError(f"{args.start}/speech.json: the end of speech is in the prompt too, which would change with its row")
-    tokenizer = Tokenizer.from_file(str(args.start / "tokenizer.json"))
-    model = LlamaForCausalLM.from_pretrained(args.start, dtype=torch.float32).eval().to(args.device)
     args.out.mkdir(parents=True, exist_ok=True)
 
     kept = args.out / "contexts.parquet"
     if not kept.exists():
-        lines = [s for s in args.texts.read_text(encoding="utf-8").splitlines() if s.strip()][: args.sentences]
-        voices = args.voices or list(speech["voices"])
-        jobs = [(voices[i % len(voices)], line) for i, line in enumerate(lines)]
-        write_prepared(
-            kept, contexts(model, tokenizer, layout, jobs, args.seed, speech["sampling"] | {"max_frames": args.frames})
+        jobs, sampling = (
+            voice.jobs(args.texts, args.sentences, args.voices),
+            voice.speech["sampling"] | {"max_frames": args.frames},
         )
+        write_prepared(kept, contexts(model, tokenizer, layout, jobs, args.seed, sampling))
     rows: list[Prepared] = [row for row in read_prepared([kept]) if len(row.codes) < args.frames]  # those have an end
-    docs = documents(rows, tokenizer, layout, template)
+    docs = documents(rows, tokenizer, layout, voice.template)
     seen = [places(*look(model, layout, doc), args.belief) for doc in tqdm(docs, desc="look")]
     utterances = [u for u in seen if u is not None]
     if not utterances:
@@ -136,9 +129,7 @@ def train(args: argparse.Namespace) -> None:
 
     with torch.no_grad():
         model.get_output_embeddings().weight[layout.end_of_speech] += change.to(args.device)
-    shutil.copytree(args.start, args.out / "voice", dirs_exist_ok=True)
-    model.half().save_pretrained(args.out / "voice")
-    (args.out / "voice" / "generation_config.json").unlink(missing_ok=True)
+    voice.save(args.out / "voice")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

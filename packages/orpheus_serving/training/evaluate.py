@@ -34,13 +34,13 @@ from ..settings import Settings
 from ..tokens import TokenLayout
 from .codec_model import FRAME, MelCodec, load_codec
 from .corpus import SAMPLE_RATE, read_audio, read_index
-from .documents import read_layout
 from .prepare import spoken
 from .recognise import Recogniser, cut_off, errors, said_on, words
 from .sample import speak_codes
 from .speech import Said, read_speech, write_speech
 from .teacher import speech_span
 from .timbre import Likeness
+from .voice_folder import VoiceFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +114,10 @@ class Voice:
 
 
 def open_voice(folder: Path, codec_folder: Path | None = None, device: str = "cpu") -> Voice:
-    from tokenizers import Tokenizer
-    from transformers import LlamaForCausalLM
-
-    speech = json.loads((folder / "speech.json").read_text(encoding="utf-8"))
-    layout = read_layout(speech["tokens"])
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().to(device)
-    return Voice(
-        model, Tokenizer.from_file(str(folder / "tokenizer.json")), layout,
-        load_codec(codec_folder or folder / "codec", device=device), speech["sampling"], list(speech["voices"]), speech["text"],
-    )  # fmt: skip
+    opened = VoiceFolder.open(folder, device)
+    codec = load_codec(codec_folder or folder / "codec", device=device)
+    speech = opened.speech
+    return Voice(opened.model, opened.tokenizer, opened.layout, codec, speech["sampling"], opened.voices, speech["text"])
 
 
 @torch.no_grad()
@@ -194,10 +188,11 @@ def say_all(args: argparse.Namespace, voice: Voice) -> tuple[list[Said], dict[st
     return said, {"batch_real_time_factor": round(took / (sum(len(s.codes) for s in said) * FRAME / SAMPLE_RATE), 3)}
 
 
-async def served(args: argparse.Namespace, voices: Sequence[str]) -> list[tuple[Said, np.ndarray]]:
+async def served(args: argparse.Namespace) -> list[tuple[Said, np.ndarray]]:
     """Every sentence as the server gives it out on a CPU, one after the other. The codes stay in the server: there are none."""
-    jobs = [(v, seed, text) for v in args.voices or voices for seed in args.seeds for text in sentences_of(args)]
     synthesizer = build(Settings(checkpoint=str(args.checkpoint), device="cpu", threads=torch.get_num_threads()))
+    voices = args.voices or synthesizer.checkpoint.voices
+    jobs = [(v, seed, text) for v in voices for seed in args.seeds for text in sentences_of(args)]
     await synthesizer.start()
     result = []
     try:
@@ -267,11 +262,11 @@ def main(args: argparse.Namespace) -> None:
             raise ValueError("--recogniser: recordings cannot be judged without one")
         rows = judge_corpus(args, recogniser, likeness)
     else:
-        voice = open_voice(args.checkpoint, args.codec and args.codec / "codec", args.device)
         speech: Iterable[tuple[Said, np.ndarray]]
         if args.served:
-            speech = asyncio.run(served(args, voice.voices))
+            speech = asyncio.run(served(args))
         else:
+            voice = open_voice(args.checkpoint, args.codec and args.codec / "codec", args.device)
             said, speed = say_all(args, voice)
             speech = ((s, decode(voice.codec, s.codes)) for s in said)
             if args.plot:

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,10 +27,11 @@ from torch import nn
 from tqdm import tqdm
 
 from ..tokens import TokenLayout
-from .documents import answer_start, documents, read_layout
+from .documents import answer_start, documents
 from .progress import RunLog, TimeBox
 from .sample import speak_codes
 from .store import Prepared, read_prepared, write_prepared
+from .voice_folder import VoiceFolder
 
 FRAME_S = 2048 / 24000
 SPEAK_BATCH = 64
@@ -117,24 +116,17 @@ def batches(docs: Sequence[np.ndarray], tokens: int, rng: np.random.Generator) -
 
 
 def train(args: argparse.Namespace) -> None:
-    from tokenizers import Tokenizer
-    from transformers import LlamaForCausalLM
-
     torch.manual_seed(args.seed)
-    speech = json.loads((args.start / "speech.json").read_text(encoding="utf-8"))
-    layout, template = read_layout(speech["tokens"]), speech["prompt"]["with_voice"]
-    tokenizer = Tokenizer.from_file(str(args.start / "tokenizer.json"))
-    model = LlamaForCausalLM.from_pretrained(args.start, dtype=torch.float32).eval().to(args.device)
+    voice = VoiceFolder.open(args.start, args.device)
+    model, tokenizer, layout, template = voice.model, voice.tokenizer, voice.layout, voice.template
     args.out.mkdir(parents=True, exist_ok=True)
 
     kept = args.out / "contexts.parquet"
     if kept.exists():
         rows = read_prepared([kept])
     else:
-        lines = [s for s in args.texts.read_text(encoding="utf-8").splitlines() if s.strip()][: args.sentences]
-        voices = args.voices or list(speech["voices"])
-        jobs = [(voices[i % len(voices)], line) for i, line in enumerate(lines)]
-        rows = contexts(model, tokenizer, layout, jobs, args.seed, speech["sampling"] | {"max_frames": args.frames})
+        jobs = voice.jobs(args.texts, args.sentences, args.voices)
+        rows = contexts(model, tokenizer, layout, jobs, args.seed, voice.speech["sampling"] | {"max_frames": args.frames})
         write_prepared(kept, rows)
     docs = documents(rows, tokenizer, layout, template)
     empty = {r.voice: layout.prompt_ids(tokenizer.encode(template.format(voice=r.voice, text="")).ids) for r in rows}
@@ -176,9 +168,7 @@ def train(args: argparse.Namespace) -> None:
         box.step += 1
         log.log(box.step, distance=sum(losses) / len(losses))
     log.plot()
-    shutil.copytree(args.start, args.out / "voice", dirs_exist_ok=True)
-    model.half().save_pretrained(args.out / "voice")
-    (args.out / "voice" / "generation_config.json").unlink(missing_ok=True)
+    voice.save(args.out / "voice")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +28,13 @@ from tqdm import tqdm
 from ..tokens import TokenLayout
 from .codec_model import MelCodec, load_codec
 from .corpus import SAMPLE_RATE
-from .documents import answer_start, documents, read_layout
+from .documents import answer_start, documents
 from .guide import FRAME_S, SPEAK_BATCH, Reader, batches, distance
 from .progress import RunLog
 from .recognise import Recogniser, errors, words
 from .sample import Spoken, speak_codes
 from .store import Prepared, read_prepared, write_prepared
+from .voice_folder import VoiceFolder
 
 BACK_S = 0.4  # the cut lies so long before the first wrong word, whose place is only guessed from the letters before it
 WINDOW_S = 15.0  # of the recogniser: utterances are shorter, and a quarter of the time is enough
@@ -151,24 +150,17 @@ class Scorer:
 
 
 def train(args: argparse.Namespace) -> None:
-    from tokenizers import Tokenizer
-    from transformers import LlamaForCausalLM
-
     torch.manual_seed(args.seed)
-    speech = json.loads((args.start / "speech.json").read_text(encoding="utf-8"))
-    layout = read_layout(speech["tokens"])
-    tokenizer = Tokenizer.from_file(str(args.start / "tokenizer.json"))
-    model = LlamaForCausalLM.from_pretrained(args.start, dtype=torch.float32).eval().to(args.device)
+    voice = VoiceFolder.open(args.start, args.device)
+    model, tokenizer, layout = voice.model, voice.tokenizer, voice.layout
     args.out.mkdir(parents=True, exist_ok=True)
 
     kept, understood = args.out / "pairs.parquet", args.out / "understood.parquet"
     if not (kept.exists() and understood.exists()):
-        lines = [s for s in args.texts.read_text(encoding="utf-8").splitlines() if s.strip()][: args.sentences]
-        voices = args.voices or list(speech["voices"])
         sampling = {"temperature": args.temperature, "top_p": args.top_p}
         codec = load_codec(args.start / "codec", device=args.device)
         speaker = Speaker(model, tokenizer, layout, codec, Recogniser(args.recogniser, window_s=WINDOW_S), sampling)
-        jobs = [(voices[i % len(voices)], line) for i, line in enumerate(lines)]
+        jobs = voice.jobs(args.texts, args.sentences, args.voices)
         found, attempts = gather(speaker, jobs, args.tries, args.seed)
         write_prepared(understood, [a.row for a in attempts if not a.errors])
         write_prepared(kept, [row for pair in found for row in pair])
@@ -182,7 +174,7 @@ def train(args: argparse.Namespace) -> None:
     print(f"{len(pairs)} pairs of {len(texts) - len(held)} texts, {len(dev)} held out, {len(good)} understood", flush=True)
 
     frozen, read = Reader(copy.deepcopy(model).requires_grad_(False), layout), Reader(model, layout)
-    score = Scorer(tokenizer, layout, speech["prompt"]["with_voice"])
+    score = Scorer(tokenizer, layout, voice.template)
     adam = torch.optim.AdamW(model.parameters(), lr=args.rate, betas=(0.9, 0.95), weight_decay=0.0)
     a_pass = -(-len(pairs) // args.pairs)
     steps = a_pass * args.epochs
@@ -231,9 +223,7 @@ def train(args: argparse.Namespace) -> None:
         now = all_preferences(read, dev) - before_dev
         print(f"pass {epoch + 1}: held-out pairs gain {now.mean():.2f} nats, {(now > 0).float().mean():.0%} right", flush=True)
     log.plot()
-    shutil.copytree(args.start, args.out / "voice", dirs_exist_ok=True)
-    model.half().save_pretrained(args.out / "voice")
-    (args.out / "voice" / "generation_config.json").unlink(missing_ok=True)
+    voice.save(args.out / "voice")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -46,8 +46,7 @@ def speak_codes(
     device = model.device
     prompts = [layout.prompt_ids(tokenizer.encode(f"{v}: {t}" if v else t, add_special_tokens=False).ids) for v, t in jobs]
     if begun:
-        offset = layout.first_code + layout.codes_per_slot * np.arange(layout.slots)
-        prompts = [[*p, *(codes + offset).reshape(-1).tolist()] for p, codes in zip(prompts, begun, strict=True)]
+        prompts = [[*p, *(codes + np.array(layout.firsts)).reshape(-1).tolist()] for p, codes in zip(prompts, begun, strict=True)]
     width = max(len(p) for p in prompts)
     ids = torch.full((len(jobs), width), layout.end_of_speech, dtype=torch.long)
     mask = torch.zeros(len(jobs), width, dtype=torch.long)
