@@ -85,9 +85,10 @@ class Speaker:
         """Speaks `jobs` (voice, text), or speaks on from the codes [F, 7] in `begun`; in the order of the jobs."""
         lengths = [len(t) + (len(begun[i]) if begun else 0) for i, (_, t) in enumerate(jobs)]
         order = np.argsort(lengths, kind="stable").tolist()
+        size = SPEAK_BATCH[self.model.device.type]
         result: dict[int, Attempt] = {}
-        for at in tqdm(range(0, len(order), SPEAK_BATCH), desc="speak and listen"):
-            picked = order[at : at + SPEAK_BATCH]
+        for at in tqdm(range(0, len(order), size), desc="speak and listen"):
+            picked = order[at : at + size]
             before = [begun[i] for i in picked] if begun else None
             said = speak_codes(
                 self.model, self.tokenizer, self.layout, [jobs[i] for i in picked], seed + at, begun=before, **self.sampling
