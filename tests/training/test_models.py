@@ -103,6 +103,14 @@ def test_finetuning_learns_resumes_and_exports(tmp_path: Path, mode: str) -> Non
     assert not any("lora" in n for n, _ in merged.named_parameters())
 
 
+def test_finetuning_on_nothing_but_what_is_held_out_says_so(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "base")
+    write_prepared(tmp_path / "new.parquet", rows(4, "cleo"))
+    given = ["--checkpoint", str(tmp_path / "base"), "--data", str(tmp_path / "new.parquet"), "--out", str(tmp_path / "run")]
+    with pytest.raises(ValueError, match="--data: 4 utterances, and --held-out keeps 4 of them"):
+        finetune.main(arguments(finetune, *given, "--held-out", "4", "--device", "cpu"))
+
+
 def test_finetuning_an_orpheus_shaped_checkpoint(tmp_path: Path) -> None:
     """No speech.json: Orpheus' own ids, in a model whose every size but the vocabulary is tiny."""
     from tokenizers import Tokenizer, models, pre_tokenizers

@@ -113,6 +113,10 @@ def train(args: argparse.Namespace) -> None:
     docs = documents(rows + rehearsal(args.rehearse, args.rehearse_hours, args.seed), tokenizer, layout, template)
     docs = [d for d in docs if len(d) <= args.length]
     held, kept = docs[: args.held_out], docs[args.held_out :]
+    if not kept:
+        raise ValueError(
+            f"--data: {len(docs)} utterances, and --held-out keeps {args.held_out} of them: give more, or hold out fewer"
+        )
     print(f"{len(kept)} utterances, {sum(r.seconds for r in rows) / 60:.1f} min of the new voice, {len(held)} held out")
 
     # LoRA leaves bfloat16 weights as they are; others become float32, which neither rounds nor overflows.
