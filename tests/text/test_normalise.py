@@ -6,7 +6,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from linear_time import assert_linear
 
@@ -52,6 +52,7 @@ def test_clean_is_one_line_of_sayable_characters(text: str) -> None:
     said.encode("utf-8")
 
 
+@example("<laugh<<laugh>")
 @given(TEXT)
 @settings(max_examples=500, deadline=None)
 def test_spoken_keeps_to_its_alphabet_and_ends_a_sentence(text: str) -> None:

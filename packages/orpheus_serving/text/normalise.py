@@ -88,8 +88,10 @@ def spoken_length(text: str) -> int:
 def _spoken(text: str, names: frozenset[str]) -> str:
     text = _VULGAR.sub(" ", sayable(text)).translate(_FOLD)
     text = _clean(unicodedata.normalize("NFKC", text).translate(_FOLD), names)
-    pieces = _TAG.split(text)
-    text = "".join(piece if piece[1:-1] in names else _to_alphabet(english.say(piece)) for piece in pieces)
+    pieces = _TAG.split(text)  # every second one is a tag; what is between may look like one: "<laugh<"
+    text = "".join(
+        piece if at % 2 and piece[1:-1] in names else _to_alphabet(english.say(piece)) for at, piece in enumerate(pieces)
+    )
     text = _punctuate(text).rstrip(",' -")
     if not any(map(str.isalnum, text)):
         return ""
