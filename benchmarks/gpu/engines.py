@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from orpheus_serving.bench.plan import Load
+from orpheus_serving.bench.report import JITTER_BUFFER, LIMITS
 from orpheus_serving.bench.result import write_result
 from orpheus_serving.bench.texts import mixed
 from orpheus_serving.checkpoint import Checkpoint
@@ -29,7 +31,6 @@ from orpheus_serving.engines.vllm import VllmEngine
 
 FRAME_SECONDS = 2048 / 24000
 PACE = 7 / FRAME_SECONDS  # ids a second that a listener hears
-JITTER_BUFFER = 0.1
 FIRST_SOUND = 21  # ids
 TEXTS = ("medium", "long")  # as serving.py
 SAMPLINGS: dict[str, dict[str, Any]] = {
@@ -87,6 +88,7 @@ def in_time(events: Events) -> bool:
 async def level(
     engine: Engine, checkpoint: Checkpoint, streams: int, args: argparse.Namespace, sampling: dict[str, Any]
 ) -> dict[str, Any]:
+    load = Load(streams, seconds=args.seconds, ramp=args.ramp, texts=TEXTS)
     began = time.monotonic()
     counted: list[Events] = []
     prompts: list[int] = []
@@ -97,23 +99,23 @@ async def level(
     async def client(number: int) -> None:
         nonlocal tokens, running
         draw = random.Random(f"closed {streams} {number}")
-        await asyncio.sleep(args.ramp * number / streams)
+        await asyncio.sleep(load.ramp * number / streams)
         for turn in range(10**6):
-            prompt = checkpoint.prompt(mixed(TEXTS, draw), voice)
+            prompt = checkpoint.prompt(mixed(load.texts, draw), voice)
             asked = time.monotonic() - began
-            counts = args.ramp <= asked < args.ramp + args.seconds
+            counts = load.counts(asked)
             running += counts
             seed = number if number % 2 else None
             events = await stream(
                 engine, prompt, Sampling(args.tokens, **sampling, seed=seed, pace=PACE), f"{streams}-{number}-{turn}"
             )
             for (when, now), (_, before) in zip(events, [(0.0, 0), *events], strict=False):
-                tokens += (now - before) * (args.ramp <= asked + when < args.ramp + args.seconds)
+                tokens += (now - before) * load.measures(asked + when)
             if counts:
                 counted.append(events)
                 prompts.append(len(prompt))
                 running -= 1
-            if not running and time.monotonic() - began > args.ramp + args.seconds:
+            if not running and time.monotonic() - began > load.end:
                 over.set()
 
     clients = [asyncio.create_task(client(number)) for number in range(streams)]
@@ -136,7 +138,7 @@ async def level(
         "first_frame_ms": [1000 * percentile([at(events, 7) for events in counted], share) for share in (0.5, 0.95, 0.99)],
         "first_sound_ms": first,
         "real_time_share": real_time,
-        "holds": real_time >= 0.99 and first[1] <= 300,
+        "holds": real_time >= LIMITS.real_time_share and first[1] <= 1000 * LIMITS.ttfb_p95,
     }
 
 

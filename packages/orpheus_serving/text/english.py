@@ -452,7 +452,8 @@ def _one_of(words: object) -> str:
 
 
 _MONTH_NAME = _one_of([*MONTHS, *(name[:3] for name in MONTHS), "Sept"])
-_NUMBER = r"\d{1,3}(?:,\d{3})+(?!,\d{3})|\d++"
+_GROUPED = r"\d{1,3}(?:,\d{3})+(?!,\d{3})"  # all groups there are; not possessive, see normalise.py
+_NUMBER = rf"{_GROUPED}|\d++"
 _NUMBERED = "Chapter|Part|War|Act|Book|Volume|Phase|Type|Section|Level|Figure|Bowl"
 _ROMAN = "X{0,3}(?:IX|IV|V?I{1,3}|V)|X{1,3}"
 _CURRENCY = "[" + "".join(map(re.escape, _CURRENCIES)) + "]"
@@ -504,8 +505,8 @@ RULES: list[tuple[re.Pattern[str], Say]] = [
         (r"\bpp?\. ?(?=\d)", "page "),
         # numbers
         (rf"(?<!\d)({_NUMBER})(?:st|nd|rd|th)\b", _ordinal),
-        (r"(?<!\d)(?:\d{1,3}(?:,\d{3})+(?!,\d{3})|\d++)?(?:\.\d+)+(?!\.?\d)", lambda m: f" {number(m[0])} "),
-        (r"\d{1,3}(?:,\d{3})+(?!,\d{3})(?!\d)|\d++", _whole),
+        (rf"(?<!\d)(?:{_NUMBER})?(?:\.\d+)+(?!\.?\d)", lambda m: f" {number(m[0])} "),
+        (rf"{_GROUPED}(?!\d)|\d++", _whole),
         # abbreviations and letters
         (r"(?:\b([A-Z][a-z]{1,24}) )?\bSt\.", _saint_or_street),
         (rf"(?<![\w.])({_one_of(_ABBREVIATIONS)})\.", _abbreviation),
