@@ -1,4 +1,4 @@
-"""Compile the GPU engine's kernels for Hopper, on any machine: `python compile_kernels.py`. Prints each kernel's name.
+"""Compile the engine's and the codec's kernels for Hopper, on any machine: `python compile_kernels.py`. Prints each one's name.
 
 The interpreter forgives what the compiler does not, types above all.
 """
@@ -14,6 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from orpheus_serving.codec import residual_kernel
 from orpheus_serving.engines import cuda_kernels, draw_kernel
 
 F32, BF16, F16, FP8, I32, I64, I8 = "*fp32", "*bf16", "*fp16", "*fp8e4nv", "*i32", "*i64", "*i8"
@@ -34,6 +35,9 @@ DRAW = {
     "ids_ptr": I64, "sampled_ptr": I32, "logits_ptr": BF16, "logits_stride": "i32", "seen_ptr": I8, "seen_stride": "i32",
     "request_ptr": I32, "length_ptr": I32, "prompt_ptr": I32, "prefill_ptr": I32, "temperature_ptr": F32, "top_p_ptr": F32,
     "top_k_ptr": I32, "penalty_ptr": F32, "seed_ptr": I64, "first_code": "i32", "end_of_speech": "i32",
+}  # fmt: skip
+UNIT = {f"{name}_ptr": F16 for name in ("x", "y", "left", "out_x", "out_y", "taps", "bias", "weight", "mix_bias")} | {
+    "position_ptr": I64, "end_ptr": I64, "turns_ptr": F32, "inverse_ptr": F32, "next_turns_ptr": F32, "next_inverse_ptr": F32,
 }  # fmt: skip
 
 
@@ -61,6 +65,10 @@ def main() -> None:
     gate = {"gate_up_ptr": BF16, "gate_up_scale_ptr": F32, "channel_ptr": F32, "out_ptr": FP8, "scale_ptr": F32, "width": "i32"}
     build(kernels._gate_kernel, gate, {"BLOCK": 8192}, 8)
     build(draw_kernel._draw_kernel, DRAW, {"SLOTS": 7, "CODES": 4096, "BLOCK": 4096}, 8)
+    for channels, count in ((512, 32), (256, 256), (128, 1024), (64, 2048)):
+        sizes = residual_kernel.sizes(channels, count)
+        where = {"RATE": 8, "LAG": 31, "COUNT": count, "NEXT": 54, "C": channels, "DILATION": 3}
+        build(residual_kernel._unit_kernel, UNIT, where | {"TILE": sizes.tile, "PART": sizes.part}, sizes.warps, sizes.stages)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,11 @@ operation*, as a padded convolution sees them.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -42,8 +44,13 @@ from .weights import (
     Upsample,
 )
 
+if TYPE_CHECKING:
+    from .residual_kernel import FusedResidual
+
 SLOT, POSITION, END, SEED, CODES = 0, 1, 2, 3, 4  # columns of a row
 OPEN_END = 1 << 40  # latents; an end that is never reached
+# sin(pi r) = r (c0 + c1 r^2 + ...), the series of the sine; the next term is below 6e-8 for |r| <= 1/2.
+SINE = [(-1) ** n * math.pi ** (2 * n + 1) / math.factorial(2 * n + 1) for n in range(6)]
 LOOP = 192  # numbers that the compiled snake takes in one inner loop, at least: a dozen vector registers
 
 
@@ -92,7 +99,8 @@ class StreamingDecoder:
     """The state of up to `slots` streams and the arithmetic on it.
 
     Not thread-safe: one thread calls `step` and `tail`. `dtype` is that of weights and state: float16, float32 or float64. Snakes
-    and the last sum are in float32 at least, and so are the samples.
+    and the last sum are in float32 at least, and so are the samples. `kernels`: with kernels of our own where there are any (see
+    `residual_kernel.py`, which is imported only then); None: on a GPU.
     """
 
     def __init__(
@@ -101,6 +109,7 @@ class StreamingDecoder:
         slots: int,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        kernels: bool | None = None,
     ) -> None:
         self.weights = weights.to(device, dtype)
         self.slots = slots
@@ -112,6 +121,9 @@ class StreamingDecoder:
         self.delay = self.stages[-1].lag  # samples
         self.tail_frames = -(-self.delay // weights.frame_samples)
         self._maps = [_maps(op) for op in self.weights.operations]
+        if kernels is None:
+            kernels = self.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+        self._fused = _fused(self.weights.operations, dtype) if kernels else [None] * len(self._maps)
         self._slots_of = [torch.tensor(book.slots, device=device) for book in weights.codebooks]
 
     @property
@@ -158,13 +170,20 @@ class StreamingDecoder:
         state = torch.where((position > 0)[:, None], state, 0)  # a fresh stream: silence on its left
         kept: list[Tensor] = []
         x = x * self._inside(position, end, 1, 0, x.shape[1])[1]
-        for op, stage, maps in zip(self.weights.operations, self.stages, self._maps, strict=True):
-            new = x.shape[1]
+        curved: Tensor | None = None  # the snake of x, where the last operation made it; x has its left context already then
+        for n, (op, stage, maps, fused) in enumerate(
+            zip(self.weights.operations, self.stages, self._maps, self._fused, strict=True)
+        ):
+            new = x.shape[1] - (0 if curved is None else stage.context)
             if stage.context:
-                size = stage.context * stage.channels
-                left = state[:, stage.start : stage.start + size].view(batch, stage.context, stage.channels)
-                x = torch.cat([left, x], 1)
-                kept.append(x[:, new:].reshape(batch, size))
+                if curved is None:
+                    x = torch.cat([_left(state, stage), x], 1)
+                kept.append(x[:, new:].reshape(batch, stage.context * stage.channels))
+            if fused:
+                y = maps[0](x) if curved is None else curved
+                left = _left(state, self.stages[n + 1]).contiguous()
+                x, curved = fused(x, y, left, position.contiguous(), end.contiguous(), stage.rate, stage.lag)
+                continue
             where, inside = self._inside(position, end, stage.rate, stage.lag, new * getattr(op, "stride", 1))
             match op:
                 case Convolution():
@@ -175,7 +194,7 @@ class StreamingDecoder:
                     x = attend(x, op, where, end, *maps) * inside
                 case Upsample():
                     curve, mix = maps
-                    x = curve(x)
+                    x = curve(x) if curved is None else curved
                     x = mix(torch.cat([x[:, :-1], x[:, 1:]], 2))
                     x = x.reshape(batch, new * op.stride, -1) * inside
                 case Noise():
@@ -186,8 +205,9 @@ class StreamingDecoder:
                     x = (x[:, half:-half] + mix(after(convolve(before(x))))) * inside
                 case Output():
                     curve, mix = maps
-                    taps = mix(curve(x)).to(self._samples)
+                    taps = mix(curve(x) if curved is None else curved).to(self._samples)
                     x = op.bias.to(self._samples) + sum(taps[:, k : k + new, k] for k in range(TAPS))
+            curved = None
         return torch.tanh(x), torch.cat(kept, 1)
 
     def _inside(self, position: Tensor, end: Tensor, rate: int, lag: int, count: int) -> tuple[Tensor, Tensor]:
@@ -197,11 +217,35 @@ class StreamingDecoder:
         return where, inside[..., None].to(self.dtype)
 
 
+def _left(state: Tensor, stage: Stage) -> Tensor:
+    """What a stage keeps of the step before, [B, context, channels]"""
+    size = stage.context * stage.channels
+    return state[:, stage.start : stage.start + size].view(-1, stage.context, stage.channels)
+
+
+def _fused(operations: Sequence[Operation], dtype: torch.dtype) -> list[FusedResidual | None]:
+    """For each operation the kernel that does it and the next one's snake, if there is one."""
+    from .residual_kernel import FusedResidual, fits
+
+    fused: list[FusedResidual | None] = []
+    for op, after in zip(operations, [*operations[1:], None], strict=True):
+        following = after.before if isinstance(after, Residual) else getattr(after, "snake", None)
+        if isinstance(op, Residual) and isinstance(following, Snake) and fits(op, dtype):
+            fused.append(FusedResidual.of(op, following))
+        else:
+            fused.append(None)
+    return fused
+
+
 def snake(s: Snake) -> Product:
     """x [B, T, C] -> the same shape"""
 
+    turned = s.alpha / math.pi
+
     def plain(x: Tensor) -> Tensor:
         wide = x.to(s.alpha.dtype)
+        if torch.compiler.is_compiling():
+            return (wide + sine_square(wide * turned) * s.inverse).to(x.dtype)
         return torch.addcmul(wide, (s.alpha * wide).sin_().square_(), s.inverse).to(x.dtype)
 
     if s.alpha.device.type != "cpu" or s.alpha.dtype != torch.float32 or not has_numba():
@@ -218,6 +262,19 @@ def snake(s: Snake) -> Product:
         return torch.from_numpy(compiled(wide.numpy(), turns, inverse)).view(x.shape).to(x.dtype)
 
     return curve
+
+
+def sine_square(turns: Tensor) -> Tensor:
+    """sin(pi turns)^2, as `cpu_snake.py` has it: it repeats with every whole turn, so a rounding and a polynomial are enough.
+
+    A GPU's sine, which has to be right for any angle, takes several times as long.
+    """
+    rest = turns - torch.round(turns)
+    square = rest * rest
+    sum_: Tensor | float = 0.0
+    for c in reversed(SINE):
+        sum_ = c + square * sum_
+    return (rest * sum_).square()
 
 
 def attend(x: Tensor, op: Attention, where: Tensor, end: Tensor, qkv: Product, out: Product) -> Tensor:
@@ -268,6 +325,11 @@ def _convolution(op: Convolution) -> Product:
 
     def shifted(x: Tensor) -> list[Tensor]:
         count = x.shape[1] - (TAPS - 1) * op.dilation
+        if torch.compiler.is_compiling():
+            # torch.compile would compute x, values of a snake, anew for each tap; a strided view is one of what is in memory.
+            x, (batch, _, channels) = x.contiguous(), x.shape
+            step = op.dilation * channels
+            return [torch.as_strided(x, (batch, count, channels), x.stride(), k * step) for k in range(TAPS)]
         return [x[:, k * op.dilation : k * op.dilation + count] for k in range(TAPS)]
 
     def depthwise(x: Tensor) -> Tensor:
