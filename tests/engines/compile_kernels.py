@@ -66,9 +66,10 @@ def main() -> None:
     build(kernels._gate_kernel, gate, {"BLOCK": 8192}, 8)
     build(draw_kernel._draw_kernel, DRAW, {"SLOTS": 7, "CODES": 4096, "BLOCK": 4096}, 8)
     for channels, count in ((512, 32), (256, 256), (128, 1024), (64, 2048)):
-        sizes = residual_kernel.sizes(channels, count)
         where = {"RATE": 8, "LAG": 31, "COUNT": count, "NEXT": 54, "C": channels, "DILATION": 3}
-        build(residual_kernel._unit_kernel, UNIT, where | {"TILE": sizes.tile, "PART": sizes.part}, sizes.warps, sizes.stages)
+        for shared in (0, 227 * 1024):
+            tile, part, warps, stages = residual_kernel.sizes(channels, count, shared)
+            build(residual_kernel._unit_kernel, UNIT, where | {"TILE": tile, "PART": part}, warps, stages)
 
 
 if __name__ == "__main__":
