@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from orpheus_serving.codec import residual_kernel
 from orpheus_serving.engines import cuda_kernels, draw_kernel
 from orpheus_serving.engines.cuda_kernels import FP8, PAGE, Raw, Rows, attend, gate, last_norm, norm, rotate
 
@@ -158,4 +159,5 @@ def test_the_compiler_for_hopper_takes_every_kernel(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     built = set(done.stdout.split())
-    assert built == {name for module in (cuda_kernels, draw_kernel) for name in vars(module) if name.endswith("_kernel")}
+    modules = (cuda_kernels, draw_kernel, residual_kernel)
+    assert built == {name for module in modules for name in vars(module) if name.endswith("_kernel")}
