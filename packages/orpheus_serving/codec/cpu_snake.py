@@ -6,15 +6,13 @@ alpha x / pi to a whole number is enough to compute it from.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ..compiled import Floats, compiled
+from .weights import SINE
 
 HALF = np.float32(0.5)
-# sin(pi r) = r (C0 + C1 r^2 + ...), the series of the sine; the next term is below 6e-8 for |r| <= 1/2.
-C0, C1, C2, C3, C4, C5 = (np.float32((-1) ** n * math.pi ** (2 * n + 1) / math.factorial(2 * n + 1)) for n in range(6))
+C0, C1, C2, C3, C4, C5 = map(np.float32, SINE)
 
 
 @compiled

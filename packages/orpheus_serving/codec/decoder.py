@@ -31,6 +31,7 @@ from ..compiled import has_numba
 from ..products import Product, product
 from .noise import noise_at
 from .weights import (
+    SINE,
     TAPS,
     Attention,
     Convolution,
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 
 SLOT, POSITION, END, SEED, CODES = 0, 1, 2, 3, 4  # columns of a row
 OPEN_END = 1 << 40  # latents; an end that is never reached
-# sin(pi r) = r (c0 + c1 r^2 + ...), the series of the sine; the next term is below 6e-8 for |r| <= 1/2.
-SINE = [(-1) ** n * math.pi ** (2 * n + 1) / math.factorial(2 * n + 1) for n in range(6)]
 LOOP = 192  # numbers that the compiled snake takes in one inner loop, at least: a dozen vector registers
 
 
@@ -165,7 +164,7 @@ class StreamingDecoder:
 
     def _run(self, x: Tensor, rows: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """latents [B, T, C] and state [B, floats] -> samples [B, T * hop] and the new state; shapes static given B, T"""
-        position, end, seed = rows[:, POSITION], rows[:, END], rows[:, SEED]
+        position, end, seed = rows[:, POSITION].contiguous(), rows[:, END].contiguous(), rows[:, SEED]
         batch = x.shape[0]
         state = torch.where((position > 0)[:, None], state, 0)  # a fresh stream: silence on its left
         kept: list[Tensor] = []
@@ -182,7 +181,7 @@ class StreamingDecoder:
             if fused:
                 y = maps[0](x) if curved is None else curved
                 left = _left(state, self.stages[n + 1]).contiguous()
-                x, curved = fused(x, y, left, position.contiguous(), end.contiguous(), stage.rate, stage.lag)
+                x, curved = fused(x, y, left, position, end, stage.rate, stage.lag)
                 continue
             where, inside = self._inside(position, end, stage.rate, stage.lag, new * getattr(op, "stride", 1))
             match op:
@@ -240,12 +239,12 @@ def _fused(operations: Sequence[Operation], dtype: torch.dtype) -> list[FusedRes
 def snake(s: Snake) -> Product:
     """x [B, T, C] -> the same shape"""
 
-    turned = s.alpha / math.pi
+    turns = s.alpha / math.pi
 
     def plain(x: Tensor) -> Tensor:
         wide = x.to(s.alpha.dtype)
         if torch.compiler.is_compiling():
-            return (wide + sine_square(wide * turned) * s.inverse).to(x.dtype)
+            return (wide + sine_square(wide * turns) * s.inverse).to(x.dtype)
         return torch.addcmul(wide, (s.alpha * wide).sin_().square_(), s.inverse).to(x.dtype)
 
     if s.alpha.device.type != "cpu" or s.alpha.dtype != torch.float32 or not has_numba():
@@ -253,13 +252,13 @@ def snake(s: Snake) -> Product:
     from .cpu_snake import snake as compiled
 
     times = -(-LOOP // len(s.alpha))
-    turns, inverse = ((s.alpha / math.pi).repeat(times).numpy(), s.inverse.repeat(times).numpy())
+    all_turns, inverse = turns.repeat(times).numpy(), s.inverse.repeat(times).numpy()
 
     def curve(x: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
             return plain(x)
         wide = x.to(s.alpha.dtype).reshape(-1)
-        return torch.from_numpy(compiled(wide.numpy(), turns, inverse)).view(x.shape).to(x.dtype)
+        return torch.from_numpy(compiled(wide.numpy(), all_turns, inverse)).view(x.shape).to(x.dtype)
 
     return curve
 

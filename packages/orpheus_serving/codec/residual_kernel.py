@@ -22,8 +22,9 @@ from torch import Tensor
 from triton import cdiv, jit
 from triton import language as tl
 
-from .weights import TAPS, Residual, Snake
+from .weights import SINE, TAPS, Residual, Snake
 
+C0, C1, C2, C3, C4, C5 = map(tl.constexpr, SINE)
 CHANNELS = (16, 32, 64, 128, 256, 512)  # that the kernel is made for
 
 
@@ -46,16 +47,13 @@ def sizes(channels: int, count: int, shared: int) -> Sizes:
 
 
 @jit
-def _sine_square(turns):
-    """sin(pi turns)^2; the same series as `decoder.sine_square`."""
-    rest = turns - tl.floor(turns + 0.5)
+def _snake(x, turns, inverse):
+    """As `decoder.snake` when it is compiled."""
+    turn = x * turns
+    rest = turn - tl.floor(turn + 0.5)
     square = rest * rest
-    sine = 0.0821458866 + square * -0.00737043095
-    sine = -0.599264529 + square * sine
-    sine = 2.55016404 + square * sine
-    sine = -5.16771278 + square * sine
-    sine = rest * (3.14159265 + square * sine)
-    return sine * sine
+    sine = rest * (C0 + square * (C1 + square * (C2 + square * (C3 + square * (C4 + square * C5)))))
+    return x + sine * sine * inverse
 
 
 @jit
@@ -99,15 +97,14 @@ def _unit_kernel(
                 values = tl.load(y_ptr + (start + tap * DILATION)[:, None] * C + part[None])
                 sums += values.to(tl.float32) * tl.load(taps_ptr + tap * C + part)[None].to(tl.float32)
             turns, inverse = tl.load(turns_ptr + part)[None], tl.load(inverse_ptr + part)[None]
-            sums += _sine_square(sums * turns) * inverse
+            sums = _snake(sums, turns, inverse)
             total = tl.dot(sums.to(tl.float16), tl.load(weight_ptr + part[:, None] * C + columns[None]), total)
         total += tl.load(mix_bias_ptr + columns)[None].to(tl.float32)
         total += tl.load(x_ptr + (start + 3 * DILATION)[:, None] * C + columns[None]).to(tl.float32)
         absolute = tl.load(position_ptr + stream) * RATE - LAG + where
         inside = (absolute >= 0) & (absolute < tl.load(end_ptr + stream) * RATE)
         x = tl.where(inside[:, None], total, 0.0).to(tl.float16)
-        y = x.to(tl.float32)
-        y += _sine_square(y * next_turns) * next_inverse
+        y = _snake(x.to(tl.float32), next_turns, next_inverse)
         places = (out + NEXT + where)[:, None] * C + columns[None]
         tl.store(out_x_ptr + places, x)
         tl.store(out_y_ptr + places, y.to(tl.float16))
@@ -115,8 +112,7 @@ def _unit_kernel(
         where = tile * TILE - COUNT + tl.arange(0, TILE)
         mask = (where < NEXT)[:, None]
         x = tl.load(left_ptr + (stream * NEXT + where)[:, None] * C + columns[None], mask=mask, other=0.0)
-        y = x.to(tl.float32)
-        y += _sine_square(y * next_turns) * next_inverse
+        y = _snake(x.to(tl.float32), next_turns, next_inverse)
         places = (out + where)[:, None] * C + columns[None]
         tl.store(out_x_ptr + places, x, mask=mask)
         tl.store(out_y_ptr + places, y.to(tl.float16), mask=mask)

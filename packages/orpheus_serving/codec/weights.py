@@ -20,6 +20,8 @@ from torch import Tensor
 
 from ..errors import CodecError
 
+# sin(pi r) = r (c0 + c1 r^2 + ...), the series of the sine, for snakes; the next term is below 6e-8 for |r| <= 1/2.
+SINE = [(-1) ** n * math.pi ** (2 * n + 1) / math.factorial(2 * n + 1) for n in range(6)]
 TAPS = 7  # kernel of every SNAC convolution that is neither pointwise nor upsampling
 
 
