@@ -310,7 +310,7 @@ def train_decoder(args: argparse.Namespace) -> None:
         nn.utils.clip_grad_norm_(params, 10.0 if polishing else 1.0)
         optimiser.step()
         if box.step % args.report == 0:
-            blank = dict.fromkeys(("judges", "fooled", "matched"), float("nan"))
+            blank = dict.fromkeys(("judges", "fooled", "matched"))
             log.log(box.step, spectral=spectral.item(), **(blank | values))
         box.step += 1
         if box.step % (20 * args.report) == 0:

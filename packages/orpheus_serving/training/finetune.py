@@ -166,7 +166,7 @@ def train(args: argparse.Namespace) -> None:
             optimiser.zero_grad(set_to_none=True)
             step += 1
             if step % args.report == 0:
-                log.log(step, loss=loss.item(), held_out=float("nan"), epoch=epoch)
+                log.log(step, loss=loss.item(), held_out=None, epoch=epoch)
         log.log(step, loss=loss.item(), held_out=check(), epoch=epoch + 1)
         save(state_path, {
             "params": [p.data for p in params], "optimiser": optimiser.state_dict(), "epoch": epoch + 1, "step": step,

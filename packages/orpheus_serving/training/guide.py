@@ -66,24 +66,20 @@ class Reader:
         R counts frames; slot 0 has one place more a document, where its speech ends.
         """
         device, slots = self.model.device, self.layout.slots
-        before, after = max(map(len, prompts)), max(map(len, answers))
-        ids = torch.zeros(len(prompts), before + after, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-            span = slice(before - len(prompt), before + len(answer))
-            ids[row, span] = torch.tensor([*prompt, *answer])
-            mask[row, span] = 1
-        position = (mask.cumsum(1) - 1).clamp(min=0)
-        hidden = self.model.model(
-            input_ids=ids.to(device), attention_mask=mask.to(device), position_ids=position.to(device), use_cache=False
-        ).last_hidden_state[:, before - 1 :]
+        rows = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]
+        # Padded on the right, where a causal model never looks: no mask, so no place that may look at nothing, whose
+        # gradient is no number in some of a GPU's attention kernels.
+        width = max(map(len, rows))
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)
+        hidden = self.model.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
         table = self.model.get_output_embeddings().weight
-        frames = torch.tensor([len(a) // slots for a in answers])
+        begins = [n * width + len(prompt) - 1 for n, prompt in enumerate(prompts)]  # what is there says the first code
         result = []
         for slot, choices in enumerate(self.choices):
-            places = hidden[:, slot::slots]
-            real = torch.arange(places.shape[1])[None] < (frames + (slot == 0))[:, None]
-            result.append(F.linear(places[real.to(device)], table[choices.to(device)]).float().log_softmax(-1))
+            lengths = [len(answer) + (slot == 0) for answer in answers]
+            places = [at + n for at, length in zip(begins, lengths, strict=True) for n in range(slot, length, slots)]
+            said = F.linear(hidden[torch.tensor(places, device=device)], table[choices.to(device)])
+            result.append(said.float().log_softmax(-1))
         return result
 
 

@@ -213,7 +213,7 @@ def train(args: argparse.Namespace) -> None:
         recent.append(loss.detach())
         box.step += 1
         if box.step % args.report == 0:
-            held_loss = check() if box.step % (5 * args.report) == 0 else float("nan")
+            held_loss = check() if box.step % (5 * args.report) == 0 else None
             log.log(box.step, loss=torch.stack(recent).mean().item(), held_out=held_loss, epoch=passes[0])
             recent = []
         if box.step % (20 * args.report) == 0:
@@ -222,7 +222,7 @@ def train(args: argparse.Namespace) -> None:
             snapshot(f"{int(100 * marks.pop(0))}")
     checkpoint(path)
     snapshot("last")
-    log.log(box.step, loss=float("nan"), held_out=check(), epoch=passes[0])
+    log.log(box.step, loss=None, held_out=check(), epoch=passes[0])
     log.plot()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,10 @@ class TimeBox:
 
 
 class RunLog:
-    """`log(step, loss=...)` appends to NAME.csv in `folder` and shows the numbers on the bar; `plot()` draws them."""
+    """`log(step, loss=...)` appends to NAME.csv in `folder` and shows the numbers on the bar; `plot()` draws them.
+
+    None is what was not measured at that step. A loss that is no number raises FloatingPointError: nothing good follows.
+    """
 
     def __init__(self, folder: Path, name: str, total: int | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,8 +50,12 @@ class RunLog:
         self.bar = tqdm(total=total, desc=name, mininterval=5, dynamic_ncols=True)
         self.fields: list[str] = []
 
-    def log(self, step: int, **values: float) -> None:
-        values = {"step": step, "time": round(time.time(), 2), **{k: round(float(v), 5) for k, v in values.items()}}
+    def log(self, step: int, **measured: float | None) -> None:
+        lost = [k for k, v in measured.items() if v is not None and not math.isfinite(v)]
+        if lost:
+            raise FloatingPointError(f"{self.name}, step {step}: {lost[0]} is {measured[lost[0]]}; give a lower --rate")
+        values: dict[str, float | None] = {"step": step, "time": round(time.time(), 2)}
+        values |= {k: None if v is None else round(float(v), 5) for k, v in measured.items()}
         fresh = not self.path.exists()
         with self.path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(values))
@@ -55,7 +63,7 @@ class RunLog:
                 writer.writeheader()
             writer.writerow(values)
         self.bar.n = step
-        self.bar.set_postfix({k: v for k, v in values.items() if k not in ("step", "time")})
+        self.bar.set_postfix({k: v for k, v in values.items() if k not in ("step", "time") and v is not None})
 
     def plot(self) -> None:
         """NAME.png beside the CSV, one panel a column. Skipped where matplotlib is missing."""

@@ -39,7 +39,7 @@ def speak_codes(
     """`jobs` are (voice or None, text). The same seed and jobs give the same codes on one device.
 
     `begun` are codes [F, 7] that each utterance begins with; they are part of what is returned, and `max_frames` counts
-    the frames after them.
+    the frames after them. ValueError: the model's logits are not finite.
     """
     from transformers import DynamicCache
 
@@ -67,6 +67,8 @@ def speak_codes(
             input_ids=inputs, attention_mask=mask[alive], position_ids=position if step == 0 else last,
             past_key_values=cache, use_cache=True, logits_to_keep=1,
         ).logits[:, -1].float()  # fmt: skip
+        if step == 0 and not bool(logits.isfinite().all()):
+            raise ValueError("the model says no numbers: its weights are damaged, or its training ran away")
         slot = step % layout.slots
         first = layout.first_code + slot * layout.codes_per_slot
         choices = logits[:, first : first + layout.codes_per_slot]
