@@ -2,6 +2,7 @@
 """Small runs: the training form equals transformers', sampling keeps its slots, fine-tuning learns and exports."""
 
 import argparse
+import csv
 import json
 from pathlib import Path
 
@@ -90,8 +91,8 @@ def test_finetuning_learns_resumes_and_exports(tmp_path: Path, mode: str) -> Non
               "--warmup", "1", "--device", "cpu"]  # fmt: skip
     finetune.main(arguments(finetune, *common, "--epochs", "2"))
     finetune.main(arguments(finetune, *common, "--epochs", "4"))
-    table = (tmp_path / "run" / "finetune.csv").read_text().splitlines()
-    held = [float(line.split(",")[3]) for line in table[1:] if "nan" not in line]
+    with (tmp_path / "run" / "finetune.csv").open(encoding="utf-8") as file:
+        held = [float(row["held_out"]) for row in csv.DictReader(file) if row["held_out"]]
     assert len(held) == 4  # two passes, then two more: the second run went on
     assert held[-1] < held[0]
     speech = json.loads((tmp_path / "run" / "checkpoint" / "speech.json").read_text())
