@@ -156,6 +156,16 @@ def test_lm_training_resumes_and_exports(tmp_path: Path) -> None:
     }
 
 
+def test_an_lm_that_nothing_was_held_out_from_reports_no_loss_on_it(tmp_path: Path) -> None:
+    write_prepared(tmp_path / "a.parquet", rows(40))
+    lm.main(arguments(lm, "--data", str(tmp_path / "a.parquet"), "--out", str(tmp_path / "run"), "--batch", "2",
+                      "--length", "128", "--hold-every", "99", "--report", "2", "--layers", "1", "--hidden", "32",
+                      "--heads", "2", "--mlp", "64", "--epochs", "99", "--steps", "10", "--no-compile",
+                      "--device", "cpu", "--snapshots"))  # fmt: skip
+    with (tmp_path / "run" / "lm.csv").open() as file:
+        assert {line["held_out"] for line in csv.DictReader(file)} == {""}
+
+
 def test_lm_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     make_checkpoint(tmp_path / "base")
     write_prepared(tmp_path / "a.parquet", rows(40))

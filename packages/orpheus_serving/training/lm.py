@@ -160,11 +160,13 @@ def train(args: argparse.Namespace) -> None:
     validation = list(packed(held, range(len(held)), args.batch, args.length))[:4]
 
     @torch.no_grad()
-    def check() -> float:
+    def check() -> float | None:
+        if not validation:  # fewer utterances held out than fill a batch
+            return None
         net.eval()
         losses = [net(*(x.to(device) for x in batch)).item() for batch in validation]
         net.train()
-        return sum(losses) / max(1, len(losses))
+        return sum(losses) / len(losses)
 
     steps = min(args.steps, max(1, int(args.epochs * tokens / (args.batch * args.length * 0.93))))
     if args.compile:  # warm up before the clock starts, then undo it
